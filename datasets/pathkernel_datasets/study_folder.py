@@ -108,10 +108,11 @@ def stored_template(path: Path) -> xr.Dataset | None:
 
 def describe(path: Path, template: xr.Dataset) -> None:
     """Write the dataset without values into a folder, unless it is there."""
-    text = to_json(template)
-    if not (path / DESCRIPTION).exists() or (path / DESCRIPTION).read_text() != text:
+    content = to_json(template).encode()
+    # as bytes: a damaged file need not be text
+    if not (path / DESCRIPTION).exists() or (path / DESCRIPTION).read_bytes() != content:
         with replacing(path / DESCRIPTION) as file:
-            file.write_text(text)
+            file.write_bytes(content)
 
 
 def _check_version(path: Path, version: Any) -> None:
