@@ -211,10 +211,8 @@ def test_an_interrupted_run_resumes_to_the_same_folder(two, tmp_path, monkeypatc
     assert content(path) == content(two)
 
 
-@pytest.mark.parametrize("single", [True, False])
-@pytest.mark.parametrize(
-    "steps", [(3, 20, 45, 60), pytest.param(range(90), marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("single", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("steps", [(3, 45), pytest.param(range(90), marks=pytest.mark.slow)])
 def test_a_sweep_that_is_killed_before_any_step_is_resumed(two, tmp_path, steps, single):
     path = tmp_path / "signs"
     if single:
@@ -232,7 +230,7 @@ def test_a_sweep_that_is_killed_before_any_step_is_resumed(two, tmp_path, steps,
     assert names(path) == names(two)
 
 
-@pytest.mark.parametrize("single", [True, False])
+@pytest.mark.parametrize("single", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("count", [2, pytest.param(99, marks=pytest.mark.slow)])
 def test_a_sweep_that_is_killed_while_it_is_published_is_in_progress(
     two, tmp_path, monkeypatch, count, single

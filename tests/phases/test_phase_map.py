@@ -74,6 +74,7 @@ def test_plain_xarray_opens_the_map_without_warnings(study, phases):
     xr.testing.assert_equal(tree["variance/seed-3"].to_dataset(), phases.sel(seed=3, drop=True))
 
 
+@pytest.mark.slow
 def test_seeds_that_have_a_map_are_not_computed_again(study, tmp_path, monkeypatch):
     path = shutil.copytree(study.path, tmp_path / "study")
     mapped, grids = [], iter(({"temperature": [0.01, 0.03]}, {}))

@@ -113,6 +113,7 @@ def test_a_short_warm_up_in_many_dimensions_leaves_trajectories_short():
     assert drawn["n_steps"].max() <= 15
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "network",
     [

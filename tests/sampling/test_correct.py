@@ -100,6 +100,7 @@ def test_plain_xarray_opens_corrections_without_warnings(study, corrected):
     xr.testing.assert_equal(tree[str(POINT)].to_dataset(), corrected)
 
 
+@pytest.mark.slow
 def test_the_predictor_of_targets_is_measured_as_the_study_measures_it(tmp_path, are_documented):
     path = tmp_path / "noisy"
     run_study(Study(Noisy(), [50], [1.0], (1,)), path)

@@ -161,6 +161,7 @@ def test_plain_xarray_opens_all_draws_without_warnings(sampled, reference):
             assert variable.attrs["long_name"], name
 
 
+@pytest.mark.slow
 def test_extended_by_workers_and_threads_gives_the_same_draws(study, reference, monkeypatch):
     key, used = Chains.key, []
     monkeypatch.setattr(Chains, "key", lambda *of: used.append(of[1:]) or key(*of))
@@ -301,6 +302,7 @@ def test_a_run_killed_in_its_warm_up_leaves_nothing(study, monkeypatch):
     assert not (study / "pieces").exists()
 
 
+@pytest.mark.slow
 def test_target_ess_stops_and_a_larger_one_goes_on(study):
     seen = []
     run_result(Samples(target_ess=60, **POINT), study, report=seen.append)

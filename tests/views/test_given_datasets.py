@@ -119,7 +119,13 @@ def expected(folders):
         return {name: views_of(open_study(path)) for name, path in folders.items()}
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way",
+    [
+        way if way in ("copied", "by_dask", "scipy") else pytest.param(way, marks=pytest.mark.slow)
+        for way in WAYS
+    ],
+)
 def test_a_copy_has_the_same_views(folders, expected, tmp_path, way):
     name = "single" if way == "by_dask" else "swept"
     path = folders[name]
@@ -138,7 +144,13 @@ CUTS = {
 }
 
 
-@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize(
+    "cut",
+    [
+        cut if cut in ("paths", "order") else pytest.param(cut, marks=pytest.mark.slow)
+        for cut in CUTS
+    ],
+)
 def test_a_part_has_views_of_its_own(folders, cut):
     whole = open_study(folders["swept"])
     part = CUTS[cut](whole)

@@ -266,6 +266,7 @@ def test_an_attribute_that_is_nested_without_end_is_text(dataset, tmp_path):
     assert f">{'[' * 5000}<" in (tmp_path / "report.html").read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_in_a_folder_that_is_the_working_directory(folder, tmp_path, monkeypatch, capsys):
     copy = shutil.copytree(folder, tmp_path / "study")
     monkeypatch.chdir(copy)
