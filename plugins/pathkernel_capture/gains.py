@@ -11,11 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pathkernel_capture.errors import CaptureError
 from pathkernel_capture.families import attention_modules
 from pathkernel_capture.removal import refuse_shared_weights
 from pathkernel_capture.state import evaluating, open_to_capture
-from pathkernel_capture.switching import scaled
+from pathkernel_capture.switching import check_gradients, factors_by_layer, scaled
 from pathkernel_heads.loss_form import (
     FormSums,
     LossForm,
@@ -65,7 +64,8 @@ class LiveNetwork:
             raise TypeError("batches must be a list of batches; put a single one into a list")
         if loss not in ("squared", "cross-entropy"):
             raise ValueError(f'loss must be "squared" or "cross-entropy", but is {loss!r}')
-        self._model, self._outputs, self._loss, self._seed = model, outputs, loss, seed
+        self._model, self._outputs, self._loss = model, outputs, loss
+        self._generator = torch.Generator().manual_seed(seed)
         self._batches = list(batches)
         if not self._batches:
             raise ValueError("batches must hold at least one batch")
@@ -94,12 +94,18 @@ class LiveNetwork:
 
     def form(self, gains: np.ndarray) -> LossForm:
         """Loss to second order about gains (ΣH_ℓ,)."""
-        sums, generator = FormSums(gains, self._loss), torch.Generator().manual_seed(self._seed)
+        sums = FormSums(gains, self._loss)
         examples: list[tuple[int, np.ndarray]] = []
         for batch in self._batches:
-            with self._gains(gains, with_gradients=True) as factors:
+            with self._gains(gains, with_gradients=True) as running:
                 outputs, targets = self._given(batch)
-                self._check_factors(outputs, factors)
+                factors = factors_by_layer(running, self._layers)
+                if not outputs.requires_grad:
+                    raise ValueError(
+                        "outputs must keep the gradients of what the model gives, and depend on "
+                        "its heads; leave no_grad and detach out"
+                    )
+                check_gradients(factors, self._layers)
                 sequences = len(factors[0])
                 free = int(np.count_nonzero(gains))
                 method = _method(outputs, factors, free, self._is_precise)
@@ -107,7 +113,7 @@ class LiveNetwork:
                     gradient, form = _by_outputs(outputs, targets, factors)
                     self._batch_passes += outputs.shape[1]
                 elif method == "directions":
-                    gradient, form = _by_directions(outputs, targets, factors, generator)
+                    gradient, form = _by_directions(outputs, targets, factors, self._generator)
                     self._batch_passes += DIRECTIONS + 1
             if method == "differences":
                 gradient, form = self._by_differences(batch, gains, outputs.detach(), targets)
@@ -119,7 +125,9 @@ class LiveNetwork:
         return sums.result()
 
     @contextmanager
-    def _gains(self, gains: np.ndarray, with_gradients: bool = False) -> Iterator[list[Tensor]]:
+    def _gains(
+        self, gains: np.ndarray, with_gradients: bool = False
+    ) -> Iterator[list[tuple[int, Tensor]]]:
         by_layer = np.split(gains, np.cumsum(self.heads)[:-1])
         is_compared = len(self._agreed) == len(self._layers)
         state = evaluating if is_compared and not with_gradients else open_to_capture
@@ -137,24 +145,6 @@ class LiveNetwork:
         self._batch_passes += 1
         outputs, targets = checked_outputs(self._outputs(batch), self._loss)
         return outputs, targets
-
-    def _check_factors(self, outputs: Tensor, factors: Sequence[Tensor]) -> None:
-        if len(factors) != len(self._layers):
-            raise CaptureError(
-                f"{len(factors)} of {len(self._layers)} layers ran in the forward pass; each must "
-                "run once"
-            )
-        if not outputs.requires_grad:
-            raise ValueError(
-                "outputs must keep the gradients of what the model gives, and depend on its heads; "
-                "leave no_grad and detach out"
-            )
-        for attention, factor in zip(self._layers, factors):
-            if not factor.requires_grad:
-                raise CaptureError(
-                    f"{attention.where} runs without gradients, as under reentrant gradient "
-                    "checkpointing; turn it off, or take use_reentrant=False"
-                )
 
     def _by_differences(
         self, batch: Any, gains: np.ndarray, outputs: Tensor, targets: Tensor

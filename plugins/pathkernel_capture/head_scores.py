@@ -19,7 +19,7 @@ from pathkernel_capture.evaluations import host_array
 from pathkernel_capture.families import AttentionModule, attention_modules
 from pathkernel_capture.removal import refuse_shared_weights
 from pathkernel_capture.state import evaluating, open_to_capture
-from pathkernel_capture.switching import scaled
+from pathkernel_capture.switching import check_gradients, factors_by_layer, scaled
 from pathkernel_core.heads import every_head
 from pathkernel_heads.heads import normalised_in_layers, scores_by_head
 
@@ -72,8 +72,9 @@ def gradient_scores(
         for batch in batches:
             with scaled(layers, whole, agreed, with_gradients=True) as running:
                 losses = loss(batch)
-                factors = list(running)  # layers that run again in the backward pass add to them
-                _check_losses(losses, factors, layers)
+                factors = factors_by_layer(running, layers)
+                _check_losses(losses, layers[0].where, len(factors[0]))
+                check_gradients(factors, layers)
                 if shape is not None and losses.shape[1:] != shape:
                     raise ValueError(
                         f"loss gives shape {tuple(losses.shape)}, but another number of columns "
@@ -152,15 +153,10 @@ def compared_once(layers: Iterable[AttentionModule], agreed: set[int]) -> Iterat
         yield
 
 
-def _check_losses(losses: Any, factors: list[Tensor], layers: list[AttentionModule]) -> None:
-    if len(factors) != len(layers):
-        raise CaptureError(
-            f"{len(factors)} of {len(layers)} layers ran in the forward pass; each must run once"
-        )
-    batch = len(factors[0])
+def _check_losses(losses: Any, where: str, batch: int) -> None:
     if isinstance(losses, Tensor) and losses.ndim and 0 < len(losses) < batch:
         raise CaptureError(
-            f"{layers[0].where} runs on {batch} sequences for {len(losses)} examples, as windows "
+            f"{where} runs on {batch} sequences for {len(losses)} examples, as windows "
             "of an image; gradient_scores needs attention whose batch is that of the examples"
         )
     if not isinstance(losses, Tensor) or losses.ndim not in (1, 2) or len(losses) != batch:
@@ -175,12 +171,6 @@ def _check_losses(losses: Any, factors: list[Tensor], layers: list[AttentionModu
         )
     if not losses.requires_grad:
         raise ValueError("loss must keep the gradients of what the model gives; leave no_grad out")
-    for factor, attention in zip(factors, layers):
-        if not factor.requires_grad:
-            raise CaptureError(
-                f"{attention.where} runs without gradients, as under reentrant gradient "
-                "checkpointing; turn it off, or take use_reentrant=False"
-            )
 
 
 def _slopes(column: Tensor, factors: list[Tensor]) -> list[np.ndarray]:

@@ -62,7 +62,7 @@ def scaled(
     agreed: set[int],
     *,
     with_gradients: bool = False,
-) -> Iterator[list[Tensor]]:
+) -> Iterator[list[tuple[int, Tensor]]]:
     """Multiply the outputs of heads by gains inside the context.
 
     Parameters
@@ -76,10 +76,10 @@ def scaled(
 
     Yields
     ------
-    list of Tensor, (batch, H)
-        Gains of the layers that have run in the last forward pass, in its order.
+    list of (int, Tensor of shape (batch, H))
+        Numbers and gains of the layers that have run so far, for :func:`factors_by_layer`.
     """
-    factors: list[Tensor] = []
+    factors: list[tuple[int, Tensor]] = []
     with ExitStack() as stack:
         stack.enter_context(uncompiled())
         stack.enter_context(_without_fused_layers())
@@ -103,7 +103,7 @@ def scaled(
                 factor = factor.repeat(heads.shape[axis], 1)
                 # layers that run again in a backward pass compute without
                 factor.requires_grad_(with_gradients and torch.is_grad_enabled())
-                factors.append(factor)
+                factors.append((attention.number, factor))
                 shape = [1] * heads.ndim
                 shape[axis], shape[-2] = factor.shape
                 column = factor.reshape(shape)
@@ -126,6 +126,34 @@ def observed(attention: AttentionModule, report: Callable[[Tensor, int], None]) 
 
     with uncompiled(), _without_fused_layers(), attention.joined(unchanged):
         yield
+
+
+def factors_by_layer(
+    running: Sequence[tuple[int, Tensor]], layers: Sequence[AttentionModule]
+) -> list[Tensor]:
+    """Gains (batch, H) of all layers in their order, of a forward pass in :func:`scaled`.
+
+    Raises a CaptureError if a layer did not run once.
+    """
+    numbers = [number for number, _ in running]
+    for attention in layers:
+        if (times := numbers.count(attention.number)) != 1:
+            raise CaptureError(
+                f"{attention.where} ran {times} times in the forward pass; each of the "
+                f"{len(layers)} layers must run once"
+            )
+    # towers may run in another order than they are registered in
+    return [dict(running)[attention.number] for attention in layers]
+
+
+def check_gradients(factors: Sequence[Tensor], layers: Sequence[AttentionModule]) -> None:
+    """Raise a CaptureError if a layer ran without gradients by its gains."""
+    for factor, attention in zip(factors, layers):
+        if not factor.requires_grad:
+            raise CaptureError(
+                f"{attention.where} runs without gradients, as under reentrant gradient "
+                "checkpointing; turn it off, or take use_reentrant=False"
+            )
 
 
 def by_head(joined: Tensor, attention: AttentionModule) -> Tensor:

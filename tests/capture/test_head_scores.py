@@ -53,6 +53,31 @@ def by_differences(model, loss, batch, head, step=1e-5):
     return (found[0] - found[1]) / (2 * step)
 
 
+class Towers(nn.Module):
+    """Two towers that run in the other order than they are registered in."""
+
+    def __init__(self, order):
+        super().__init__()
+        torch.manual_seed(0)
+        layers = [nn.MultiheadAttention(WIDTH, 2, batch_first=True).double() for _ in range(2)]
+        for name in order:
+            self.add_module(name, layers["ab".index(name)])
+
+    def forward(self, x):
+        return self.b(x, x, x)[0].square() + 0.1 * self.a(x, x, x)[0]
+
+
+def test_scores_are_of_the_layer_that_ran_whatever_their_order():
+    def scores(order):
+        model = Towers(order)
+        return gradient_scores(
+            model, [drawn()], lambda x: model(x).mean(dim=(1, 2)), normalised=False
+        ).values
+
+    np.testing.assert_allclose(scores("ab"), np.roll(scores("ba"), 2))
+    assert abs(scores("ab")[:2] - scores("ab")[2:]).min() > 1e-4
+
+
 @pytest.mark.parametrize("batch_first", [True, False])
 def test_gradients_are_finite_differences(batch_first):
     model = made(batch_first)
@@ -115,5 +140,5 @@ def test_refused():
         gradient_scores(model, "validation", squares(model))
     with pytest.raises(ValueError, match="magnitude_scores needs a batch"):
         magnitude_scores(model)
-    with pytest.raises(CaptureError, match="1 of 2 layers ran"):
+    with pytest.raises(CaptureError, match="ran 0 times in the forward pass"):
         gradient_scores(model, batches, lambda batch: model.layers[0](batch)[:, 0, 0])

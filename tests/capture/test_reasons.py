@@ -190,6 +190,7 @@ def test_offloaded_weights():
         assert message.startswith("layer 1 (layers.0) has offloaded weights (device meta)")
 
 
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")  # said once in a process
 def test_heads_of_a_class_of_ones_own_with_quantised_projections():
     """The description itself tells."""
 
