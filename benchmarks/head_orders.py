@@ -21,6 +21,7 @@ from benchmarks.head_models import Batch, HeadModel
 from benchmarks.head_trials import Gained, Trials, counted_passes
 from pathkernel_capture.evaluations import Evaluations
 from pathkernel_capture.state import open_to_capture
+from pathkernel_capture.switching import factors_by_layer
 from pathkernel_heads.evaluated_scores import score_by_evaluation
 from pathkernel_heads.head_game import HeadGame
 from pathkernel_heads.heads import removal_order
@@ -90,9 +91,10 @@ def _fisher(drawn: Drawn) -> Mapping[int, list[Removed]]:
     """Mean of (∂L/∂m)² over examples."""
     gained, total, examples = drawn.gained, 0.0, 0
     for batch in drawn.batches:
-        with gained.gains(np.ones(len(gained.heads)), with_gradients=True) as factors:
+        with gained.gains(np.ones(len(gained.heads)), with_gradients=True) as running:
             losses = drawn.head_model.losses(batch)
-            slopes = torch.autograd.grad(losses.sum(), list(factors))
+            factors = factors_by_layer(running, gained.layers)
+            slopes = torch.autograd.grad(losses.sum(), factors)
         total = total + torch.cat(slopes, dim=1).double().square().sum(dim=0).numpy()
         examples += len(losses)
     return _by_scores(total / examples, drawn)

@@ -162,8 +162,8 @@ class PublishedStudy:
         chunks = itertools.product([number], *map(range, array.cdata_shape[1:]))
         keys = map(array.metadata.encode_chunk_key, chunks)
         try:
-            # of a chunk that is not there Zarr makes one of zeros
-            if not all((self.path / name / key).exists() for key in keys):
+            # of a chunk that is not there, or a folder, Zarr makes one of fill values
+            if not all((self.path / name / key).is_file() for key in keys):
                 return None
             size = array.chunks[0]
             return np.asarray(array[number * size : (number + 1) * size])

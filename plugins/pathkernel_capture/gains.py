@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pathkernel_capture.errors import CaptureError
 from pathkernel_capture.families import attention_modules
 from pathkernel_capture.removal import refuse_shared_weights
-from pathkernel_capture.state import evaluating, open_to_capture
+from pathkernel_capture.state import evaluating, open_to_capture, without_parameter_gradients
 from pathkernel_capture.switching import check_gradients, factors_by_layer, scaled
 from pathkernel_heads.loss_form import (
     FormSums,
@@ -106,19 +107,23 @@ class LiveNetwork:
                         "its heads; leave no_grad and detach out"
                     )
                 check_gradients(factors, self._layers)
-                sequences = len(factors[0])
+                sequences = min(len(factors[0]), len(outputs))
                 free = int(np.count_nonzero(gains))
-                method = _method(outputs, factors, free, self._is_precise)
+                is_by_example = _is_by_example(outputs, factors)
+                method = _method(outputs, factors, free, self._is_precise, is_by_example)
                 if method == "outputs":
                     gradient, form = _by_outputs(outputs, targets, factors)
                     self._batch_passes += outputs.shape[1]
                 elif method == "directions":
-                    gradient, form = _by_directions(outputs, targets, factors, self._generator)
+                    gradient, form = _by_directions(
+                        outputs, targets, factors, self._generator, is_by_example
+                    )
                     self._batch_passes += DIRECTIONS + 1
+            outputs = outputs.detach()  # without what the backward passes of this batch kept
             if method == "differences":
-                gradient, form = self._by_differences(batch, gains, outputs.detach(), targets)
+                gradient, form = self._by_differences(batch, gains, outputs, targets)
             examples.append((sequences, targets.cpu().numpy()))
-            sums.add(outputs.detach(), targets, gradient, form)
+            sums.add(outputs, targets, gradient, form)
         if not self._is_checked:
             self._is_checked = True
             _warn_of_examples(examples, sum(self.heads))
@@ -135,13 +140,13 @@ class LiveNetwork:
             stack.enter_context(state(self._model))
             if with_gradients:
                 stack.enter_context(torch.enable_grad())
-                stack.enter_context(_without_parameter_gradients(self._model))
+                stack.enter_context(without_parameter_gradients(self._model))
             yield stack.enter_context(
                 scaled(self._layers, by_layer, self._agreed, with_gradients=with_gradients)
             )
 
     def _given(self, batch: Any) -> tuple[Tensor, Tensor]:
-        """Outputs (B, C) in float64, and targets (B, C), or (B,) of classes."""
+        """Outputs (B, C), and targets (B, C), or (B,) of classes."""
         self._batch_passes += 1
         outputs, targets = checked_outputs(self._outputs(batch), self._loss)
         return outputs, targets
@@ -163,7 +168,9 @@ class LiveNetwork:
 
 
 def checked_outputs(given: Any, loss: LossName) -> tuple[Tensor, Tensor]:
-    """Outputs (B, C) in float64 and targets, (B, C) or (B,) of classes, if a loss takes them.
+    """Outputs (B, C) and targets, (B, C) or (B,) of classes, if a loss takes them.
+
+    Outputs are in float64, or in float32 where the model gives them in half precision.
 
     Raises
     ------
@@ -185,6 +192,9 @@ def checked_outputs(given: Any, loss: LossName) -> tuple[Tensor, Tensor]:
     if not outputs.isfinite().all():
         raise ValueError("outputs gives values that are NaN or infinite; every one must be finite")
     targets = torch.as_tensor(targets, device=outputs.device)
+    # half precision has three digits, and float64 of the logits of many tokens takes much memory
+    is_half = outputs.dtype in (torch.float16, torch.bfloat16)
+    outputs = outputs.to(torch.float32 if is_half else torch.float64)
     if loss == "squared":
         if targets.shape != outputs.shape:
             raise ValueError(
@@ -194,7 +204,7 @@ def checked_outputs(given: Any, loss: LossName) -> tuple[Tensor, Tensor]:
         targets = targets.double().reshape(len(outputs), -1)
         if not targets.isfinite().all():
             raise ValueError("outputs gives targets that are NaN or infinite")
-        return outputs.double().reshape(len(outputs), -1), targets
+        return outputs.reshape(len(outputs), -1), targets
     classes = outputs.shape[1] if outputs.ndim == 2 else 1
     if classes < 2:
         raise ValueError(
@@ -212,15 +222,17 @@ def checked_outputs(given: Any, loss: LossName) -> tuple[Tensor, Tensor]:
             f"outputs gives classes from {int(targets.min())} to {int(targets.max())}, but has "
             f"{classes} columns, classes 0 to {classes - 1}; leave out examples without a class"
         )
-    return outputs.double(), targets
+    return outputs, targets
 
 
-def _method(outputs: Tensor, factors: Sequence[Tensor], free: int, is_precise: bool) -> str:
+def _method(
+    outputs: Tensor, factors: Sequence[Tensor], free: int, is_precise: bool, is_by_example: bool
+) -> str:
     """Cheapest way to the derivatives: ``outputs``, ``directions`` or ``differences``."""
     sequences = {len(factor) for factor in factors}
     rows, columns = outputs.shape
     exact = {}  # passes beside the first
-    if sequences == {rows}:
+    if is_by_example:
         exact["outputs"] = columns
     fits = outputs.numel() * sum(factor.shape[1] for factor in factors) <= _LARGEST_JACOBIAN
     # differences of outputs in half precision are noise
@@ -228,18 +240,42 @@ def _method(outputs: Tensor, factors: Sequence[Tensor], free: int, is_precise: b
         exact["differences"] = 2 * free
     # a random form serves less well: for half of the passes or less
     directions = DIRECTIONS + 1
-    if (
-        len(sequences) == 1
-        and max(sequences) <= rows
-        and 2 * directions <= min(exact.values(), default=2 * directions)
-    ):
+    are_apart = is_by_example or (len(sequences) == 1 and max(sequences) <= rows)
+    if are_apart and 2 * directions <= min(exact.values(), default=2 * directions):
         return "directions"
+    if not exact and not is_precise:
+        raise CaptureError(
+            f"attention runs on {max(sequences)} sequences for {rows} outputs, whose derivatives "
+            "are then differences, too coarse in half precision; convert the model, model.float()"
+        )
     return min(exact, key=exact.__getitem__) if exact else "differences"
 
 
-def _slopes(column: Tensor, factors: Sequence[Tensor]) -> Tensor:
-    """Derivatives (B, H) of a sum over examples by the gains of every example."""
-    slopes = torch.autograd.grad(column, factors, retain_graph=True, allow_unused=True)
+def _is_by_example(outputs: Tensor, factors: Sequence[Tensor]) -> bool:
+    """Whether gains are those of the rows of outputs in order, or of several windows of each."""
+    rows = len(outputs)
+    if all(len(factor) == rows for factor in factors):
+        return True
+    if any(len(factor) % rows for factor in factors):
+        return False
+    # windows of one image may lie apart: the last image must depend on the last windows alone
+    slopes = torch.autograd.grad(outputs[-1].sum(), factors, retain_graph=True, allow_unused=True)
+    return not any(
+        slope is not None and slope.unflatten(0, (rows, -1))[:-1].any() for slope in slopes
+    )
+
+
+def _slopes(
+    outputs: Tensor, directions: Tensor, factors: Sequence[Tensor], rows: int | None
+) -> Tensor:
+    """Derivatives (B, H) of the sum of outputs times directions by the gains of every example.
+
+    ``rows`` is the number of examples, of several windows each, or None for a row of each sequence.
+    """
+    # directions as they are: a product with the outputs would be one more array of their size
+    slopes = torch.autograd.grad(
+        outputs, factors, directions.to(outputs), retain_graph=True, allow_unused=True
+    )
     if all(slope is None for slope in slopes):
         raise ValueError(
             "outputs does not depend on the heads of the model, or its gradients do not reach "
@@ -249,38 +285,58 @@ def _slopes(column: Tensor, factors: Sequence[Tensor]) -> Tensor:
         torch.zeros_like(factor) if slope is None else slope
         for slope, factor in zip(slopes, factors)
     ]
-    return torch.cat([slope.cpu().double() for slope in filled], dim=1)
+    by_sequence = [slope.cpu().double() for slope in filled]
+    if rows is not None:
+        by_sequence = [slope.unflatten(0, (rows, -1)).sum(dim=1) for slope in by_sequence]
+    return torch.cat(by_sequence, dim=1)
 
 
 def _by_outputs(
     outputs: Tensor, targets: Tensor, factors: Sequence[Tensor]
 ) -> tuple[np.ndarray, np.ndarray]:
     # examples do not interact, so that a gain of one example moves its outputs alone
-    slopes = torch.stack([_slopes(column, factors) for column in outputs.sum(dim=0)], dim=1)
+    rows = len(outputs)
+    units = torch.eye(outputs.shape[1]).to(outputs)
+    slopes = torch.stack(
+        [_slopes(outputs, unit.expand_as(outputs), factors, rows) for unit in units], dim=1
+    )
     return _products(outputs.detach().cpu(), targets.cpu(), slopes)
 
 
 def _by_directions(
-    outputs: Tensor, targets: Tensor, factors: Sequence[Tensor], generator: torch.Generator
+    outputs: Tensor,
+    targets: Tensor,
+    factors: Sequence[Tensor],
+    generator: torch.Generator,
+    is_by_example: bool,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Gradient and form of a batch, the form as a mean over random directions v of its outputs.
 
     The mean of v vᵀ is the curvature B of the loss. Directions of the rows of a sequence are
     independent, so that the products between rows are 0 in the mean.
     """
-    values = outputs.detach()
-    gradient = _slopes((loss_slopes(values, targets) * outputs).sum(), factors).sum(dim=0)
+    values, rows = outputs.detach(), len(outputs) if is_by_example else None
+    is_squared = targets.ndim == 2
+    chances = torch.empty(0) if is_squared else probabilities(values)
+
+    def toward(classes: Tensor) -> Tensor:
+        """Slopes of the cross-entropy of these classes, of one array of the logits' size."""
+        slopes = chances.clone()
+        slopes[torch.arange(len(classes)), classes] -= 1
+        return slopes
+
+    slopes = loss_slopes(values, targets) if is_squared else toward(targets)
+    gradient = _slopes(outputs, slopes, factors, rows).sum(dim=0)
     form = torch.zeros((len(gradient),) * 2, dtype=torch.float64)
-    chances = probabilities(values).cpu() if targets.ndim == 1 else None
     for _ in range(DIRECTIONS):
-        if chances is None:
+        if is_squared:
             signs = torch.randint(0, 2, values.shape, generator=generator)
             directions = 2**0.5 * (2 * signs - 1).to(values)
         else:
-            drawn = torch.multinomial(chances, 1, generator=generator)[:, 0].to(values.device)
-            directions = loss_slopes(values, drawn)
-        slopes = _slopes((directions * outputs).sum(), factors)
-        form += slopes.T @ slopes / DIRECTIONS
+            drawn = torch.multinomial(chances.cpu(), 1, generator=generator)[:, 0]
+            directions = toward(drawn.to(values.device))
+        by_gain = _slopes(outputs, directions, factors, rows)
+        form += by_gain.T @ by_gain / DIRECTIONS
     return gradient.numpy(), form.numpy()
 
 
@@ -289,19 +345,6 @@ def _products(outputs: Tensor, targets: Tensor, slopes: Tensor) -> tuple[np.ndar
     gradient = (loss_slopes(outputs, targets)[..., None] * slopes).sum(dim=(0, 1))
     form = slopes.flatten(0, 1).T @ curved(outputs, targets, slopes).flatten(0, 1)
     return gradient.cpu().numpy(), form.cpu().numpy()
-
-
-@contextmanager
-def _without_parameter_gradients(model: nn.Module) -> Iterator[None]:
-    """Let no parameter need gradients inside the context, which keeps fewer activations."""
-    needing = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    try:
-        for parameter in needing:
-            parameter.requires_grad_(False)
-        yield
-    finally:
-        for parameter in needing:
-            parameter.requires_grad_(True)
 
 
 def _warn_of_examples(batches: Sequence[tuple[int, np.ndarray]], heads: int) -> None:

@@ -18,7 +18,7 @@ from pathkernel_capture.errors import CaptureError
 from pathkernel_capture.evaluations import host_array
 from pathkernel_capture.families import AttentionModule, attention_modules
 from pathkernel_capture.removal import refuse_shared_weights
-from pathkernel_capture.state import evaluating, open_to_capture
+from pathkernel_capture.state import evaluating, open_to_capture, without_parameter_gradients
 from pathkernel_capture.switching import check_gradients, factors_by_layer, scaled
 from pathkernel_core.heads import every_head
 from pathkernel_heads.heads import normalised_in_layers, scores_by_head
@@ -68,7 +68,7 @@ def gradient_scores(
     heads = [attention.heads for attention in layers]
     whole = [np.ones(count) for count in heads]
     total, examples, shape, agreed = np.zeros(()), 0, None, set[int]()
-    with open_to_capture(model), torch.enable_grad():
+    with open_to_capture(model), torch.enable_grad(), without_parameter_gradients(model):
         for batch in batches:
             with scaled(layers, whole, agreed, with_gradients=True) as running:
                 losses = loss(batch)
@@ -83,7 +83,10 @@ def gradient_scores(
                 shape = losses.shape[1:]
                 columns = losses.reshape(len(losses), -1).sum(dim=0)
                 # examples do not interact, so that a factor's gradient is that of its example
-                slopes = [np.concatenate(_slopes(column, factors), axis=1) for column in columns]
+                slopes = [
+                    np.concatenate(_slopes(column, factors, number < len(columns)), axis=1)
+                    for number, column in enumerate(columns, start=1)
+                ]
             total = total + abs(np.array(slopes)).sum(axis=1)
             examples += len(losses)
     if not examples:
@@ -170,12 +173,18 @@ def _check_losses(losses: Any, where: str, batch: int) -> None:
             "loss gives values that are NaN or infinite; every example needs a finite one"
         )
     if not losses.requires_grad:
-        raise ValueError("loss must keep the gradients of what the model gives; leave no_grad out")
+        raise ValueError(
+            "loss must keep the gradients of what the model gives, and depend on its heads; leave "
+            "no_grad and detach out"
+        )
 
 
-def _slopes(column: Tensor, factors: list[Tensor]) -> list[np.ndarray]:
-    """Return gradients by the factors of every layer, 0 where the loss does not depend on them."""
-    slopes = torch.autograd.grad(column, factors, retain_graph=True, allow_unused=True)
+def _slopes(column: Tensor, factors: list[Tensor], has_next: bool) -> list[np.ndarray]:
+    """Return gradients by the factors of every layer, 0 where the loss does not depend on them.
+
+    Activations are kept for the next column, if there is one, and freed on the way otherwise.
+    """
+    slopes = torch.autograd.grad(column, factors, retain_graph=has_next, allow_unused=True)
     if all(slope is None for slope in slopes):
         raise ValueError(
             "loss does not depend on the heads of the model, or its gradients do not reach them, "

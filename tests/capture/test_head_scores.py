@@ -122,7 +122,7 @@ def test_refused():
         (lambda batch: squares(model)(batch) * np.nan, "that are NaN or infinite"),
         (
             lambda batch: (model(batch), next(model.parameters()).sum().expand(3))[1],
-            "does not depend on the heads",
+            "depend on its heads",
         ),
     ):
         with pytest.raises(ValueError, match=words):

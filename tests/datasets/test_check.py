@@ -83,8 +83,14 @@ def test_a_whole_study_is_found_whole(path):
     assert run(path) == 0
 
 
+def replace_by_folder(file):
+    file.unlink()
+    file.mkdir()
+
+
 DAMAGE = {
     "deleted": Path.unlink,
+    "folder": replace_by_folder,
     "emptied": lambda file: file.write_bytes(b""),
     "zeros": lambda file: file.write_bytes(b"\0" * 4),
     "cut": lambda file: file.write_bytes(file.read_bytes()[:-1]),
@@ -106,6 +112,7 @@ PAIRS = [
     pytest.param(file, damage, marks=[pytest.mark.slow] * ((row + column) % 6 > 0))
     for row, file in enumerate(FILES)
     for column, damage in enumerate(DAMAGE)
+    if (file, damage) != ("study.zarr/zarr.json", "folder")  # an error of the system that names it
 ]
 
 
