@@ -30,6 +30,9 @@ from pathkernel_heads.loss_form import (
 Outputs = Callable[[Any], tuple[Tensor, Tensor]]
 """Runs the model on a batch and gives its outputs and their targets."""
 
+Derivatives = Callable[[Tensor, Tensor, Sequence[Tensor]], tuple[np.ndarray, np.ndarray, int]]
+"""Gives gradient and form of a batch, and its passes, by outputs, targets and gains."""
+
 DIRECTIONS = 8
 """Random directions of outputs in place of all outputs, where these are more."""
 
@@ -107,14 +110,14 @@ class LiveNetwork:
                 free = int(np.count_nonzero(gains))
                 is_by_example = _is_by_example(outputs, factors)
                 method = _method(outputs, factors, free, self._is_precise, is_by_example)
-                derivatives = {
+                derivatives: dict[str, Derivatives] = {
                     "outputs": _by_outputs,
                     "directions": partial(
                         _by_directions, generator=generator, is_by_example=is_by_example
                     ),
-                }.get(method)
-                if derivatives is not None:
-                    gradient, form, backward = derivatives(outputs, targets, factors)
+                }
+                if method in derivatives:
+                    gradient, form, backward = derivatives[method](outputs, targets, factors)
                     self._batch_passes += backward
             outputs = outputs.detach()  # without what the backward passes of this batch kept
             if method == "differences":
