@@ -29,9 +29,6 @@ from pathkernel_heads.loss_form import (
 Outputs = Callable[[Any], tuple[Tensor, Tensor]]
 """Runs the model on a batch and gives its outputs and their targets."""
 
-Derivatives = Callable[[Tensor, Tensor, Sequence[Tensor]], tuple[np.ndarray, np.ndarray, int]]
-"""Gives gradient and form of a batch, and its passes, by outputs, targets and gains."""
-
 DIRECTIONS = 8
 """Random directions of outputs in place of all outputs, where these are more."""
 
