@@ -20,7 +20,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -278,7 +278,7 @@ def pruning(network: str) -> xr.Dataset:
     folder = images(network)
     if network == MAIN:
         _draw(folder)
-    pathkernel("prune", folder, "--temperature", "0.5", "--widths", "10,100")
+    pathkernel("prune", folder, "--temperature", "0.5", "--widths", "10,100", "--refit")
     dataset = xr.open_zarr(f"{folder}/pruning.zarr", chunks=None).load()
     return dataset.squeeze(("quantity", "draw"))
 
@@ -289,7 +289,8 @@ def pruned(network: str) -> str:
     rows = [["heads removed", *map(str, dataset["removed"].values)]]
     curves = [(str(curve["order"].item()), curve.values) for curve in dataset["measured"]]
     for name, values in (*curves, ("best", dataset["best_measured"].values)):
-        rows.append([name, *("" if np.isnan(v) else f"{100 * v:.1f}" for v in values)])
+        if not name.endswith(REFITTED):
+            rows.append([name, *("" if np.isnan(v) else f"{100 * v:.1f}" for v in values)])
     return table(rows)
 
 
@@ -320,8 +321,19 @@ def lost_to_random(network: str) -> str:
 def orders_compared() -> str:
     """Points lost on unseen characters, mean over all numbers of removals, by order."""
     lost = {network: _points_lost(network) for network in NETWORKS}
+    return _by_shape(lost, [name for name in lost[MAIN] if not name.endswith(REFITTED)])
+
+
+def orders_refitted() -> str:
+    """Points lost by the orders that need examples, with refitted gains."""
+    lost = {network: _points_lost(network) for network in NETWORKS}
+    kinds = ("raw-gradient", "curvature", "renewed-curvature", "ablation", "greedy", "best-of 200")
+    return _by_shape(lost, [f"{kind}{REFITTED}" for kind in kinds])
+
+
+def _by_shape(lost: Mapping[str, Mapping[str, float]], names: Sequence[str]) -> str:
     rows = [["order", *(f"`{shape}`" for shape in SHAPES)]]
-    for name in lost[MAIN]:
+    for name in names:
         by_shape = [
             [lost[network][name] for network in _trainings(shape) if name in lost[network]]
             for shape in SHAPES
@@ -331,11 +343,12 @@ def orders_compared() -> str:
 
 
 def _points_lost(network: str) -> dict[str, float]:
-    """Points that one network loses on average, by order."""
+    """Points that one network loses on average of its accuracy without gains, by order."""
     dataset = pruning(network).isel(test_set=0)
+    whole = float(dataset["measured"].isel(order=0, removed=0))
     curves = [(str(curve["order"].item()), curve.values) for curve in dataset["measured"]]
     curves.append(("best", dataset["best_measured"].values))
-    return {name: float(100 * np.mean(values[0] - values[1:])) for name, values in curves}
+    return {name: float(100 * np.mean(whole - values[1:])) for name, values in curves}
 
 
 def _trainings(shape: str) -> list[str]:
@@ -559,6 +572,7 @@ def of_pruning(network: str, figure: str) -> Path:
     return result_figure(images(network), f"pruning/{figure}")
 
 
+REFITTED = " refitted"  # end of the names of orders measured with refitted gains
 SHAPES = MAIN, DEEPER, WIDER = "2-4-512-128", "3-3-512-170", "2-8-512-64"
 AGREEMENTS = tuple(COMPARED[key] for key in ("all of U", "off diag.", "head scores"))
 _OF_ONE_PATH = ("N", "ln p(Y), leading", "ln p(Y), next", "⟨U⟩, leading", "⟨U⟩, next")
@@ -618,6 +632,7 @@ TEXTS: dict[str, Callable[[], str]] = {
     "bundled-networks": bundled,
     "one-shot-pruned": lambda: pruned(MAIN),
     "one-shot-orders": orders_compared,
+    "one-shot-refitted": orders_refitted,
 }
 
 

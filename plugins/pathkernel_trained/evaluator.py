@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 from pathkernel_core.attention import Readout, attentioned_inputs
-from pathkernel_core.heads import Head, every_head, kept_heads
+from pathkernel_core.heads import Head, kept_heads
 from pathkernel_core.network import Network
 from pathkernel_core.task import Examples
 from pathkernel_trained.path_network import PathNetwork
@@ -41,24 +41,32 @@ class PathOutputs:
     @property
     def through(self) -> np.ndarray:
         """Which paths pass through which head, bool (n, ΣH_ℓ), heads as in ``every_head``."""
-        layers, numbers = np.array(every_head(self.heads)).T
-        return np.array(Network(self.heads, 1).paths)[:, layers - 1] == numbers
+        return (self.positions[:, :, None] == np.arange(sum(self.heads))).any(axis=1)
+
+    @property
+    def positions(self) -> np.ndarray:
+        """Position on the axis of heads of every path's head in each layer, int (n, L)."""
+        starts = np.cumsum([0, *self.heads[:-1]])
+        return starts + np.array(Network(self.heads, 1).paths) - 1
+
+    def path_gains(self, gains: np.ndarray) -> np.ndarray:
+        """Factor of every path, the product of the gains of its heads, (…, ΣH_ℓ) to (…, n)."""
+        return np.asarray(gains, dtype=float)[..., self.positions].prod(axis=-1)
 
     def output(self, removed: Iterable[Head] = ()) -> np.ndarray:
         """Output (P,) of the network without some heads, its layers rescaled."""
         paths = Network(self.heads, 1).paths_through(kept_heads(self.heads, removed))
         return self.values[:, paths].sum(axis=1) / np.sqrt(len(paths))
 
-    def correct(self, present: np.ndarray) -> np.ndarray:
-        """Whether networks with heads ``present``, bool (k, ΣH_ℓ), classify examples right, (k, P).
+    def correct(self, gains: np.ndarray) -> np.ndarray:
+        """Whether networks with ``gains`` of their heads, (k, ΣH_ℓ), classify right, (k, P).
 
-        The sign of the output decides, which does not depend on n: 1 if it is right, 0 if it is
-        wrong, ½ for an output of zero, such as that of a layer without heads.
+        Gains may be bool, the heads that are present. The sign of the output decides, which does
+        not depend on n: 1 if it is right, 0 if it is wrong, ½ for an output of zero, such as that
+        of a layer without heads.
         """
-        # a path is left if none of its heads is removed; the number of paths divides every output
-        # alike, so that it has no say in the sign
-        is_path_left = (~np.asarray(present) @ self.through.T == 0).astype(float)  # (k, n)
-        return (1 + np.sign(is_path_left @ self.values.T * self.labels)) / 2
+        # the number of paths divides every output alike, so that it has no say in the sign
+        return (1 + np.sign(self.path_gains(gains) @ self.values.T * self.labels)) / 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +83,10 @@ class PathEvaluator:
         return next(iter(self.sets.values())).heads
 
     def evaluate(self, examples: str, present: np.ndarray) -> np.ndarray:
-        """1 where the network is right, 0 where it is wrong, (k, 1, P, 1)."""
+        """1 where the network is right, 0 where it is wrong, (k, 1, P, 1).
+
+        Besides heads that are present, it takes their gains, as :meth:`PathOutputs.correct` does.
+        """
         return self.sets[examples].correct(present)[:, None, :, None]
 
 

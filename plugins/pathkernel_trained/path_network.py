@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from pathkernel_core.attention import QueryKey
+from pathkernel_core.backend import to_host
 from pathkernel_core.heads import kept_heads
 from pathkernel_core.network import Network
 from pathkernel_core.order_parameter import order_parameter_from_weights, path_weights
@@ -98,13 +100,30 @@ def empirical_order_parameter(weights: Weights) -> np.ndarray:
     return order_parameter_from_weights(_theory_values(weights), readout)
 
 
-def without_heads(network: Checkpoint | PathNetwork, removed: Heads) -> Checkpoint | PathNetwork:
-    """Remove heads, (layer, head) or labels such as ``"2-1"``, from a trained network as it is.
+def without_heads(
+    network: Checkpoint | PathNetwork, removed: Heads, *, gains: ArrayLike | None = None
+) -> Checkpoint | PathNetwork:
+    """Remove heads of a trained network; its other weights stay, or are multiplied by gains.
 
-    Queries, keys and values of the heads are removed; all other weights stay. The factor 1/√H_ℓ in
-    front of each layer's sum counts the heads that are left, so that the layer is rescaled.
-    ``about`` names the heads, and has that of the whole network as ``whole_network``. Raises as
-    :func:`pathkernel_core.heads.kept_heads`.
+    Queries, keys and values of the heads are removed. The factor 1/√H_ℓ in front of each layer's
+    sum counts the heads that are left, so that the layer is rescaled. ``about`` names the heads,
+    and has that of the whole network as ``whole_network``.
+
+    Parameters
+    ----------
+    network : Checkpoint or PathNetwork
+    removed : iterable of (layer, head), or of labels such as ``"2-1"``
+        Heads to remove, both numbered from 1.
+    gains : array, shape (ΣH_ℓ,), optional
+        Factors of the outputs of all heads, in their order in the whole network; those of removed
+        heads have no effect. The values are multiplied by them, and by √(H'_ℓ/H_ℓ), with H'_ℓ heads
+        left: the output is then that of the whole network with these gains and 0 for the removed
+        heads, its layers not rescaled.
+
+    Raises
+    ------
+    ValueError
+        As :func:`pathkernel_core.heads.kept_heads`; or if there is not one finite gain per head.
     """
     removed, heads = heads_named(removed), network.shape.heads_per_layer
     remaining = kept_heads(heads, removed)
@@ -114,6 +133,11 @@ def without_heads(network: Checkpoint | PathNetwork, removed: Heads) -> Checkpoi
         "whole_network": dict(network.about),
     }
     indices = [np.array(numbers) - 1 for numbers in remaining]
+    if gains is not None:
+        left = [layer[i] for layer, i in zip(_gains_by_layer(gains, heads), indices)]
+        about["gains"] = [layer.tolist() for layer in left]
+        factors = [np.sqrt(len(layer) / count) * layer for layer, count in zip(left, heads)]
+        return _multiplied(without_heads(network, removed), factors, about)
     if isinstance(network, Checkpoint):
         weights = dict(network.weights)
         for name in LAYERED:
@@ -126,6 +150,40 @@ def without_heads(network: Checkpoint | PathNetwork, removed: Heads) -> Checkpoi
         path_weights=network.path_weights[paths],
         order_parameter=network.order_parameter[np.ix_(paths, paths)],
         value_norms=tuple(norms[i] for norms, i in zip(network.value_norms, indices)),
+        about=about,
+    )
+
+
+def _gains_by_layer(gains: ArrayLike, heads: tuple[int, ...]) -> list[np.ndarray]:
+    gains = np.asarray(gains, dtype=np.float64)
+    if gains.shape != (sum(heads),) or not np.isfinite(gains).all():
+        raise ValueError(
+            f"gains must hold a finite number for each of the network's {sum(heads)} heads, shape "
+            f"({sum(heads)},), but has shape {gains.shape}"
+            + " and some that are not finite"
+            * (gains.shape == (sum(heads),))
+        )
+    return np.split(gains, np.cumsum(heads)[:-1])
+
+
+def _multiplied(
+    network: Checkpoint | PathNetwork, factors: Sequence[np.ndarray], about: Mapping[str, Any]
+) -> Checkpoint | PathNetwork:
+    """Multiply the values of every head by its factor, L arrays (H_ℓ,)."""
+    if isinstance(network, Checkpoint):
+        values = [
+            to_host(layer) * factor[:, None, None].astype(to_host(layer).dtype)
+            for layer, factor in zip(network.weights["values"], factors)
+        ]
+        weights = {**network.weights, "values": join_layers(values)}
+        return replace(network, weights=weights, about=about)
+    paths = np.array(Network(network.shape.heads_per_layer, 1).paths) - 1
+    along = np.prod([factor[column] for factor, column in zip(factors, paths.T)], axis=0)
+    return replace(
+        network,
+        path_weights=along[:, None] * network.path_weights,
+        order_parameter=np.outer(along, along) * network.order_parameter,
+        value_norms=tuple(abs(factor) * old for factor, old in zip(factors, network.value_norms)),
         about=about,
     )
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from pathkernel_core.heads import every_head
 from pathkernel_core.network import Network
 from pathkernel_core.progress import Progress, Report
 from pathkernel_core.task import Examples
@@ -22,12 +23,14 @@ from pathkernel_datasets.point import Point
 from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_heads.correlation import spearman
 from pathkernel_heads.heads import are_removable
+from pathkernel_heads.measuring import refitted_order
 from pathkernel_heads.orders import compare_orders, orders_of, removed_heads
 from pathkernel_heads.removal_games import EXACT_PLAYERS
 from pathkernel_heads.scores import kind_of
 from pathkernel_tasks.heads_file import heads_digest
 from pathkernel_trained.checkpoint import read_checkpoint, read_network, save_checkpoint
 from pathkernel_trained.evaluator import PathEvaluator, PathOutputs, path_outputs
+from pathkernel_trained.gains import RefittedEvaluator, refitted_gains
 from pathkernel_trained.layout import PRUNING
 from pathkernel_trained.network import network_cost
 from pathkernel_trained.path_network import PathNetwork, save_paths, without_heads
@@ -115,8 +118,9 @@ def pruned(study: StoredStudy, options: PruningOptions, report: Report) -> xr.Da
         drops = theory_drops(study.rebuild(points[0], heads=str(file)), matrix, test_sets, tell)
     tell("comparing orders")
     sources = ScoreSources(dataset, points, draws, drops, network, outputs[validation])
+    evaluator = PathEvaluator(outputs)
     compared = compare_orders(
-        PathEvaluator(outputs),
+        evaluator,
         computed_scores(sources),
         validation,
         test_sets,
@@ -127,7 +131,9 @@ def pruned(study: StoredStudy, options: PruningOptions, report: Report) -> xr.Da
         best=True,
         resamples=options.resamples,
         seed=seed,
+        refitted=RefittedEvaluator(evaluator, validation) if options.refit else None,
     )
+    labels |= {refitted_order(label): point for label, point in labels.items()}
     order_points = [labels.get(str(name)) for name in compared["order"].values]
     of_orders = {
         f"order_{name}": [
@@ -196,15 +202,22 @@ def check_removal(study: StoredStudy, options: PruningOptions) -> None:
 def write_pruned(study: StoredStudy, options: PruningOptions, result: xr.Dataset) -> None:
     """Write the network without the first heads of the order that ``options`` name.
 
-    It has all its weights if the trained network's file has, and else is stored along its paths.
+    It has all its weights if the trained network's file has, and else is stored along its paths;
+    gains that are refitted are multiplied into either.
     """
     file, network = study_checkpoint(study, options.checkpoint)
     order = order_named(orders_of(result), options.order)
     removed = removed_heads(result, order, options.remove)
+    gains = None
+    if options.refit:
+        validation = next(iter(_read_outputs(result)[0].values()))
+        gains = refitted_gains(
+            validation, np.array([head not in removed for head in every_head(validation.heads)])
+        )
     if "path_weights" in read_network(file)[0]:
-        save_paths(options.out, without_heads(network, removed))
+        save_paths(options.out, without_heads(network, removed, gains=gains))
     else:
-        save_checkpoint(options.out, without_heads(read_checkpoint(file), removed))
+        save_checkpoint(options.out, without_heads(read_checkpoint(file), removed, gains=gains))
 
 
 def _is_pruned(file: Path) -> bool:

@@ -23,6 +23,11 @@ class PruningOptions(Options):
     out: Path | None = option(
         None, "File (.safetensors) to write the pruned network to.", type=Path
     )
+    refit: bool = option(
+        False,
+        "Also measure every order with a gain for every head that is left, refitted on validation "
+        "examples; --out writes the gains into the weights.",
+    )
     episodes: int = option(
         10_000,
         "Number of examples (episodes) of each set, even; at most as many as the task has.",

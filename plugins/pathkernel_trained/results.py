@@ -110,6 +110,7 @@ class Pruning(PruningOptions, Result):
 
     def views(self, study: StoredStudy) -> Iterator[Table | Chart | str]:
         """Views of accuracies, orders, single heads and scores, and of the pruned network."""
+        from pathkernel_heads.measuring import refitted_order
         from pathkernel_heads.orders import orders_of
         from pathkernel_trained.pruning import order_named
         from pathkernel_trained.pruning_views import pruning_views, removal_lines
@@ -117,7 +118,7 @@ class Pruning(PruningOptions, Result):
         result = study.result(self.name).to_dataset()
         yield from pruning_views(result)
         if self.out is not None:
-            yield from removal_lines(
-                result, order_named(orders_of(result), self.order), self.remove
-            )
+            order = order_named(orders_of(result), self.order)
+            order = refitted_order(order) if self.refit else order
+            yield from removal_lines(result, order, self.remove)
             yield f"Pruned network: {self.out.resolve()}"

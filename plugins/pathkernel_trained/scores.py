@@ -115,6 +115,18 @@ def computed_scores(sources: ScoreSources) -> dict[str, xr.DataArray]:
     }
 
 
+def _curvature(sources: ScoreSources) -> dict[str, Values]:
+    from pathkernel_trained.gains import curvature_scores
+
+    return {"curvature": (curvature_scores(sources.outputs),)}
+
+
+def _renewed_curvature(sources: ScoreSources) -> dict[str, Values]:
+    from pathkernel_trained.gains import renewed_scores
+
+    return {"renewed-curvature": (renewed_scores(sources.outputs),)}
+
+
 def _theory(sources: ScoreSources) -> dict[str, Values]:
     from pathkernel_trained.theory_scores import order_label, theory_scores
 
@@ -193,6 +205,21 @@ SCORES = (
         "weights",
         "Frobenius norm of the value weights V^{ℓh}",
         lambda sources: {"magnitude": (np.concatenate(sources.network.value_norms),)},
+    ),
+    Score(
+        "curvature",
+        "examples",
+        "rise of the mean squared error on validation examples when the factor m_h before h "
+        "becomes 0, −g + ½ G: to second order, which is exact here; the layer is not rescaled",
+        _curvature,
+    ),
+    Score(
+        "renewed-curvature",
+        "examples",
+        "step at which h goes by `curvature` and the entries of G between heads, computed again "
+        "when a quarter of the heads that are left has gone; the factors of the rest are refitted, "
+        "and three more heads than go are tried",
+        _renewed_curvature,
     ),
     Score("ablation", "examples", "loss on validation examples when h alone is removed"),
     Score(

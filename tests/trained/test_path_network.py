@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from made_up_networks import WIDTHS, made_up
+from made_up_networks import WIDTHS, by_hand, made_up
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
+from pathkernel_core.heads import every_head
 from pathkernel_tasks.heads_file import read_heads
 from pathkernel_trained.checkpoint import Checkpoint, read_checkpoint, save_checkpoint
 from pathkernel_trained.network import NetworkShape, initial_weights
@@ -96,6 +97,42 @@ def test_heads_are_removed_as_from_the_weights(tmp_path, trained, removed):
     assert actual.about == expected.about
     save_paths(tmp_path / "pruned.safetensors", actual)
     assert_same(read_paths(tmp_path / "pruned.safetensors"), actual)
+
+
+@pytest.mark.parametrize("removed", [[], [(1, 2)], [(2, 1), (2, 2), (1, 3)]])
+def test_gains_are_multiplied_into_the_network(tmp_path, removed, episodes):
+    """The output is that of the whole network with gains, without any rescaling."""
+    weights, (tokens, _) = made_up((3, 3)), episodes
+    gains = np.array([1.3, 0.8, -0.4, 1.0, 0.6, 2.0])
+    pruned = without_heads(Checkpoint(weights, None, ABOUT), removed, gains=gains)
+    left = [head not in removed for head in every_head((3, 3))]
+    factors = dict(zip(every_head((3, 3)), gains * left))
+    expected = by_hand(weights, tokens, factors=factors)
+    np.testing.assert_allclose(by_hand(pruned.weights, tokens), expected, rtol=1e-11)
+    assert pruned.about["whole_network"] == ABOUT
+    assert np.concatenate(pruned.about["gains"]).tolist() == gains[left].tolist()
+    along = without_heads(along_paths(Checkpoint(weights, None, ABOUT)), removed, gains=gains)
+    assert_same(along, along_paths(pruned), rtol=1e-12)
+    assert along.about == pruned.about
+    save_paths(tmp_path / "pruned.safetensors", along)
+    assert_same(read_paths(tmp_path / "pruned.safetensors"), along)
+
+
+def test_gains_leave_the_precision_of_the_weights(trained):
+    pruned = without_heads(trained, [(1, 1)], gains=np.full(6, 1.1))
+    assert {layer.dtype for layer in pruned.weights["values"]} == {np.dtype("float32")}
+
+
+@pytest.mark.parametrize(
+    ("gains", "message"),
+    [
+        (np.ones(5), r"each of the network's 6 heads, shape \(6,\), but has shape \(5,\)$"),
+        (np.full(6, np.nan), r"has shape \(6,\) and some that are not finite"),
+    ],
+)
+def test_gains_that_do_not_fit(trained, gains, message):
+    with pytest.raises(ValueError, match=message):
+        without_heads(trained, [(1, 1)], gains=gains)
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from pathkernel_one_shot.tokens import label_vectors
 from pathkernel_trained.checkpoint import Checkpoint, read_checkpoint, save_checkpoint
 from pathkernel_trained.evaluator import path_outputs
 from pathkernel_trained.network import NetworkShape, initial_weights
-from pathkernel_trained.path_network import without_heads
+from pathkernel_trained.path_network import along_paths, without_heads
 from pathkernel_trained.pruning import order_named
 from pathkernel_trained.pruning_views import pruning_views
 from pathkernel_trained.scores import NEEDS
@@ -86,9 +86,10 @@ def test_orders_and_labels(study, result):
     names = [str(name) for name in result["order"].values]
     assert names[0].startswith("theory N=")
     assert "theory N=10" in names
-    network_scores = ["trained", "gradient", "raw-gradient", "magnitude", "ablation", "shapley"]
+    network_scores = ["trained", "gradient", "raw-gradient", "magnitude"]
+    network_scores += ["curvature", "renewed-curvature", "ablation", "shapley"]
     joint = ["greedy", "best-of 9", "random"]
-    assert names[-12:] == [*PREDICTIONS, *network_scores, *joint]
+    assert names[-14:] == [*PREDICTIONS, *network_scores, *joint]
     assert {*map(kind_of, names)} == {*NEEDS, "random"} - {"sampled"}
     assert result["test_set"].values.tolist() == list(TEST_SETS)
     assert result.sizes["removed"] == 4
@@ -137,6 +138,23 @@ def test_it_is_stored_and_the_study_is_left_alone(study, result, monkeypatch):
     xr.testing.assert_identical(open_study(study).load(), before)
     visible = {file.name for file in study.parent.iterdir() if not file.name.startswith(".")}
     assert visible == {"network.safetensors", study.name}
+
+
+@needs_data
+def test_orders_are_measured_with_refitted_gains_too(study, result):
+    actual = prune(study, refit=True, episodes=EPISODES, sets=9, random=5, resamples=20)
+    names = [str(name) for name in result["order"].values]
+    again = [f"{name} refitted" for name in names[:-1]]
+    assert actual["order"].values.tolist() == [*names[:-1], *again, "random"]
+    # intervals are ends of a matrix product over all orders, which rounds by its number of rows
+    interval = "difference_interval"
+    before, after = result, actual.sel(order=names)
+    xr.testing.assert_identical(after.drop_vars(interval), before.drop_vars(interval))
+    xr.testing.assert_allclose(after[interval], before[interval], rtol=0, atol=1e-13)
+    plain, refitted = result.sel(order=names[:-1]), actual.sel(order=again)
+    assert set(refitted["needs"].values) == {"examples"}
+    for name in ("is_removed", "order_width"):
+        np.testing.assert_array_equal(refitted[name], plain[name])
 
 
 @needs_data
@@ -277,7 +295,7 @@ def test_the_command(study, invoke, tmp_path):
     assert any(
         row.split()[3:4] == [f"{accuracy:.3f}"] for row in text.splitlines() if "trained " in row
     )
-    assert len(text.splitlines()) < 110
+    assert len(text.splitlines()) < 116
     removed = removed_heads(result, "theory N=40")[:2]
     pruned = read_checkpoint(out)
     assert pruned.about["removed_heads"] == [list(head) for head in removed]
@@ -289,6 +307,34 @@ def test_the_command(study, invoke, tmp_path):
     # the theory takes it as a file of heads
     task = OneShotImages(heads=str(out), examples=4, test_examples=2)
     assert task.realise(0).heads == left
+
+
+@needs_data
+def test_the_command_writes_refitted_gains(study, invoke, tmp_path):
+    """The written network has the accuracies of its order with refitted gains."""
+    out = tmp_path / "pruned.safetensors"
+    status, text, err = invoke(
+        *(study, "--episodes", EPISODES, "--widths", "40", "--random", 2, "--resamples", 5),
+        *("--refit", "--order", "renewed-curvature", "--remove", "2", "--out", out),
+    )
+    assert status == 0, err
+    result = opened(study, "pruning")
+    heads = removed_heads(result, "renewed-curvature", 2)
+    labels = ", ".join(f"{layer}-{head}" for layer, head in heads)
+    assert f"Removed by renewed-curvature refitted: {labels};" in text
+    pruned = read_checkpoint(out)
+    assert pruned.about["removed_heads"] == [list(head) for head in heads]
+    assert sum(map(len, pruned.about["gains"])) == 3
+    _, unpruned = study_checkpoint(StoredStudy(study))
+    differ = 0
+    for name in TEST_SETS:
+        drawn = episode_set(name, EPISODES, unpruned.label_vectors, 0)
+        outputs = path_outputs(along_paths(pruned), drawn.batches())
+        accuracy = np.mean(outputs.output() * outputs.labels > 0)
+        of_set = result.sel(test_set=name, removed=2)["measured"].squeeze()
+        assert accuracy == float(of_set.sel(order="renewed-curvature refitted"))
+        differ += accuracy != float(of_set.sel(order="renewed-curvature"))
+    assert differ, "gains decide no episode, so that this test shows nothing"
 
 
 @needs_data
