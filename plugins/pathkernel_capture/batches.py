@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -75,3 +75,21 @@ def joined(batches: list[np.ndarray]) -> np.ndarray:
         joined[start : start + len(batch)] = batch
         start += len(batch)
     return joined
+
+
+def with_masks(
+    batches: Iterable[Any], masks: Iterable[Any] | None
+) -> Iterator[tuple[Any, Any | None]]:
+    """Yield every batch and its mask, if masks are given; a ValueError tells of missing ones."""
+    if masks is None:
+        yield from ((batch, None) for batch in batches)
+        return
+    if isinstance(masks, Tensor | Mapping | np.ndarray):
+        raise TypeError("masks must be several, one for each batch; put a single one into a list")
+    remaining, missing = iter(masks), object()
+    for batch in batches:
+        if (mask := next(remaining, missing)) is missing:
+            raise ValueError("masks ends before batches; give one for each batch, (batch, M)")
+        yield batch, mask
+    if next(remaining, missing) is not missing:
+        raise ValueError("masks goes on after batches; give one for each batch, (batch, M)")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from pathkernel_capture.agreement import describe, is_exempt, tolerance
-from pathkernel_capture.batches import called, check_device, joined, split
+from pathkernel_capture.batches import called, check_device, joined, split, with_masks
 from pathkernel_capture.captured import Captured
 from pathkernel_capture.contraction import (
     Moments,
@@ -30,14 +30,16 @@ from pathkernel_capture.families import (
     beside_cross_attention,
     block_name,
 )
+from pathkernel_capture.gains import Outputs
 from pathkernel_capture.labels import check_names, joined_labels, label_array
 from pathkernel_capture.masks import HiddenKeys, check_masks, given_mask
 from pathkernel_capture.sequences import check_one_sequence
 from pathkernel_capture.state import open_to_capture
+from pathkernel_capture.tangent import PROJECTION, capture_tangent, check_options
 from pathkernel_capture.watching import first_argument
 from pathkernel_core.attention import Readout
 
-Picture = Literal["heads", "product"]
+Picture = Literal["heads", "product", "tangent"]
 Attended = Literal["tokens", "states"]
 
 _MOST_PATHS = 10_000
@@ -53,11 +55,15 @@ def capture(
     layers: Sequence[int] | None = None,
     skips: bool = False,
     masks: Iterable[Tensor] | None = None,
+    outputs: Outputs | None = None,
+    projection: int = PROJECTION,
+    seed: int = 0,
 ) -> Captured:
     """Capture the attentioned inputs of a model along paths of its attention.
 
-    Every batch runs through the model once, in evaluation mode and without gradients. Memory holds
-    the attention of one batch at most. The model is left unchanged.
+    Every batch runs through the model once, in evaluation mode and without gradients; the tangent
+    picture takes a backward pass for each output, too. Memory holds the attention of one batch at
+    most. The model is left unchanged.
 
     Parameters
     ----------
@@ -71,9 +77,13 @@ def capture(
     readout : {"first", "last", "mean"}, int or slice
         Tokens to read out: one, or the mean over several. Padding, which the model's attention to
         these tokens hides, is not counted.
-    picture : {"heads", "product"}
+    picture : {"heads", "product", "tangent"}
         ``"heads"``: all heads of all layers, and the path through none, side by side as one layer.
         ``"product"``: every path through one head of each layer.
+        ``"tangent"``: all heads side by side, whose vectors are the derivatives of the model's
+        outputs by their maps from the states they attend to, so that kernels of pairs of heads are
+        the empirical tangent kernel. It takes ``outputs``, which also says what is read out:
+        ``readout``, ``attend`` and ``masks`` are of the others.
     attend : {"tokens", "states"}
         Vectors to average: the embedded tokens, as they enter the first block, or the hidden states
         that the heads see; in a product those of its first layer.
@@ -86,6 +96,17 @@ def capture(
     masks : iterable of tensor, shape (batch, M), optional
         One for each batch, 1 for tokens and 0 for padding, of the tokens as they enter the first
         block. For models that attend to padding; others hide it by themselves.
+    outputs : callable, optional
+        For the tangent picture, as for :func:`pathkernel.choose_heads`: runs the model on a batch,
+        of any kind, and gives its outputs, (B,) or (B, C), and targets, which become the labels.
+        Classes become C columns, 1 − 1/C for the own class and −1/C for others. Kernels are sums
+        over outputs.
+    projection : int
+        For the tangent picture: dimensions k to which derivatives and states are each projected at
+        random, where they have more; a vector has k² entries at most. The mean of a kernel over
+        seeds is the kernel.
+    seed : int
+        Of the projections; a test set takes that of the training set.
 
     Raises
     ------
@@ -116,11 +137,15 @@ def capture(
     ((5, 5, 8), ((0, 0), (1, 1), (1, 2), (2, 1), (2, 2)))
     """
     if picture not in get_args(Picture):
-        raise ValueError(f'picture must be "heads" or "product", not {picture!r}')
+        raise ValueError(f'picture must be "heads", "product" or "tangent", not {picture!r}')
     if attend not in get_args(Attended):
         raise ValueError(f'attend must be "tokens" or "states", not {attend!r}')
     if skips and picture != "product":
         raise ValueError('skips are of picture="product"; "heads" has its identity path anyhow')
+    if picture == "tangent":
+        check_options(outputs, projection, (readout, attend, masks) == ("last", "tokens", None))
+    elif outputs is not None:
+        raise ValueError(f'outputs is of picture="tangent"; with {picture!r} leave it out')
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, not {type(model).__name__}")
     if isinstance(batches, Tensor | Mapping | tuple | np.ndarray):
@@ -130,12 +155,14 @@ def capture(
         )
     model = getattr(model, "_orig_mod", model)  # a compiled model runs without hooks
     modules = attention_modules(model)
-    contraction = _Contraction(
-        model, modules, _chosen(layers, len(modules)), readout, picture, attend, skips
-    )
+    numbers = _chosen(layers, len(modules))
+    if outputs is not None:
+        chosen = {number: modules[number - 1] for number in numbers}
+        return capture_tangent(model, batches, chosen, outputs, projection, seed)
+    contraction = _Contraction(model, modules, numbers, readout, picture, attend, skips)
     xi_of_batches, labels = [], []
     with open_to_capture(model), ExitStack() as hooks:
-        for batch, mask in _with_masks(batches, masks):
+        for batch, mask in with_masks(batches, masks):
             inputs, batch_labels = split(batch)
             if isinstance(inputs, np.ndarray):
                 raise TypeError("batches must hold tensors of PyTorch; take torch.as_tensor(batch)")
@@ -374,24 +401,6 @@ class _Contraction:
             scope += f", in layers {', '.join(map(str, self.numbers))}"
             left_out += "" if self.skips else ", and skip connections,"
         return {"approximation": f"{scope}; {left_out} are left out"}
-
-
-def _with_masks(
-    batches: Iterable[Any], masks: Iterable[Any] | None
-) -> Iterator[tuple[Any, Any | None]]:
-    """Yield every batch and its mask, if masks are given; a ValueError tells of missing ones."""
-    if masks is None:
-        yield from ((batch, None) for batch in batches)
-        return
-    if isinstance(masks, Tensor | Mapping | np.ndarray):
-        raise TypeError("masks must be several, one for each batch; put a single one into a list")
-    remaining, missing = iter(masks), object()
-    for batch in batches:
-        if (mask := next(remaining, missing)) is missing:
-            raise ValueError("masks ends before batches; give one for each batch, (batch, M)")
-        yield batch, mask
-    if next(remaining, missing) is not missing:
-        raise ValueError("masks goes on after batches; give one for each batch, (batch, M)")
 
 
 def _chosen(layers: Sequence[int] | None, count: int) -> list[int]:

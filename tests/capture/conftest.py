@@ -75,3 +75,51 @@ def gradients_and_values(model, batch, output):
 def check_scores():
     """``gradients_and_values``."""
     return gradients_and_values
+
+
+def tangents_and_weights(model, batch, output):
+    """Vectors Ξ_h of the tangent picture by derivatives of W_O, Ξ_h W_Vʰᵀ = ∂f/∂W_Oʰ.
+
+    ``output`` gives numbers (batch, C). All biases become 0, since those of values would add to it.
+    """
+    torch = pytest.importorskip("torch")
+    from pathkernel_capture import capture
+    from pathkernel_capture.families import attention_modules
+
+    for name, parameter in model.named_parameters():
+        if "bias" in name or name.endswith(("b_V", "b_O")):
+            torch.nn.init.zeros_(parameter)
+
+    def outputs(batch):
+        z = output(batch)
+        return z, torch.zeros_like(z)
+
+    seen = capture(model, [batch], picture="tangent", outputs=outputs, projection=10_000)
+    xi = dict(zip(seen.members[0], torch.tensor(seen.xi).unbind(1)))
+    z = output(batch)
+    for layer, attention in enumerate(attention_modules(model), start=1):
+        weight, axis = attention.output, attention.output_axis
+        slopes = [
+            torch.autograd.grad(z[p, c], weight, retain_graph=True)[0]
+            for p in range(z.shape[0])
+            for c in range(z.shape[1])
+        ]
+        for head in range(1, attention.heads + 1):
+            values = attention.values()[head - 1].detach()
+            if weight.ndim == 3:  # of TransformerLens, (H, G, N)
+                by_head = [slope[head - 1].mT for slope in slopes]
+            else:
+                size = weight.shape[axis] // attention.heads
+                rows = [slope.movedim(axis, -1) for slope in slopes]
+                by_head = [slope[:, (head - 1) * size : head * size] for slope in rows]
+            by_head = torch.stack(by_head).unflatten(0, z.shape)
+            vectors = xi[layer, head].reshape(*z.shape, by_head.shape[-2], -1)
+            scale = float(by_head.abs().max())
+            assert scale > 1e-9
+            np.testing.assert_allclose(vectors @ values.mT, by_head, atol=1e-6 * scale)
+
+
+@pytest.fixture(scope="session")
+def check_tangents():
+    """``tangents_and_weights``."""
+    return tangents_and_weights

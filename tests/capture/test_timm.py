@@ -101,3 +101,7 @@ def test_smaller(model):
 
 def test_gradients_and_values(model, check_scores):
     check_scores(model, IMAGES, model.forward_features)
+
+
+def test_tangent_kernels_are_of_derivatives_by_weights(model, check_tangents):
+    check_tangents(model.eval(), IMAGES, lambda images: model(images).sin())

@@ -64,3 +64,7 @@ def test_heads_off_is_zeroing_what_they_pass_on(model):
 
 def test_gradients_and_values(model, check_scores):
     check_scores(model, IDS, model)
+
+
+def test_tangent_kernels_are_of_derivatives_by_weights(model, check_tangents):
+    check_tangents(model.eval(), IDS, lambda ids: model(ids)[:, -1, :2])

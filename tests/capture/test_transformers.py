@@ -112,6 +112,38 @@ def test_capture_is_the_files_route(case, files_route):
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_tangent_kernels_are_of_derivatives_by_weights(case, check_tangents):
+    """Of two outputs that read the tokens which are no padding."""
+    model, batch, _, _ = case
+    model = copy.deepcopy(model).eval()
+
+    def output(batch):
+        given = model(**batch)
+        hidden = given["logits" if "logits" in given else "last_hidden_state"]
+        mask = batch.get("attention_mask", torch.ones(hidden.shape[:2]))[..., None]
+        return (hidden * mask).sum(dim=1)[:, :2].sin()
+
+    check_tangents(model, batch, output)
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_tangents_of_an_encoder_and_a_decoder(check_tangents):
+    torch.manual_seed(0)
+    config = transformers.T5Config(
+        **{"d_model": 12, "d_kv": 4, "d_ff": 16, "num_layers": 2, "num_heads": 3},
+        **{"vocab_size": 20, "decoder_start_token_id": 0},
+    )
+    model = transformers.T5Model(config).double().eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    batch = {
+        "input_ids": torch.randint(3, 20, (EXAMPLES, 5)),
+        "decoder_input_ids": torch.randint(3, 20, (EXAMPLES, 4)),
+    }
+    check_tangents(model, batch, lambda batch: model(**batch).last_hidden_state[:, -1, :2])
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_heads_off_is_zeroing_what_they_pass_on(case):
     """Against hooks that zero a head's part of what goes into the output projection."""
     model, batch, blocks, _ = case
