@@ -149,7 +149,7 @@ def head_scores_by_loops(network, u):
     for (a, left), (b, right) in itertools.product(enumerate(paths), repeat=2):
         block = np.abs(u[a * outputs : (a + 1) * outputs, b * outputs : (b + 1) * outputs]).sum()
         for layer in range(network.n_layers):
-            for head in {left[layer], right[layer]}:
+            for head in {left[layer], right[layer]} - {0}:  # a skip is no head
                 scores[f"{layer + 1}-{head}"] += block
     values = np.array([*scores.values()])
     return values / values.max()
@@ -180,6 +180,35 @@ def test_head_contributions_weigh_pairs_by_their_mean_kernels(library, generator
     limit = pk.gp_limit(problem, network, 0.5).head_contributions
     diagonal = np.kron(np.diag(np.diag(mean)), np.eye(network.outputs))
     np.testing.assert_allclose(limit, head_scores_by_loops(network, diagonal), rtol=1e-10)
+
+
+@pytest.mark.parametrize("skips", [None, (0.6, 0.0), (None, 1.3)])
+def test_head_contributions_are_those_of_relabelled_heads(generator, skips):
+    network = Network((2, 3), 12, skips=skips)
+    xi = np.linspace(0.3, 2, network.n_paths)[:, None] * generator.normal(
+        size=(20, network.n_paths, 4)
+    )
+    labels = np.sign(xi[:, -1, 0])
+    statistics = pk.SufficientStatistics.of(xi, labels)
+    statistics = pk.PathKernels.from_statistics(statistics)
+    problem = pk.PathKernels(xi, labels)
+    np.testing.assert_allclose(statistics.mean_kernels, problem.mean_kernels, atol=1e-12)
+    solution = pk.minimise_action(problem, network, 0.3)
+    scales = network.path_scales
+    weighted = solution.order_parameter * problem.mean_kernels * np.outer(scales, scales)
+    expected = head_scores_by_loops(network, weighted)
+    np.testing.assert_allclose(solution.head_contributions, expected, rtol=1e-12)
+    # paths of heads in another order, and of the same skips
+    orders = {0: {0: 0, 1: 2, 2: 1}, 1: {0: 0, 1: 3, 2: 1, 3: 2}}
+    renamed = [
+        network.paths.index(tuple(orders[layer][head] for layer, head in enumerate(path)))
+        for path in network.paths
+    ]
+    swapped = np.empty_like(xi)
+    swapped[:, renamed] = xi
+    other = pk.minimise_action(pk.PathKernels(swapped, labels), network, 0.3)
+    heads = [network.head_labels.index(label) for label in ("1-2", "1-1", "2-3", "2-1", "2-2")]
+    np.testing.assert_allclose(other.head_contributions[heads], expected, rtol=1e-5)
 
 
 def test_swapped_arguments_of_head_scores():
