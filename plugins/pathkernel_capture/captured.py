@@ -29,16 +29,17 @@ class Captured:
     ----------
     xi : array, shape (P, n, N_0)
         Attentioned inputs in double precision, in the order of ``members``, those of the first
-        layer slowest.
+        layer slowest; in the tangent picture derivatives by the maps of heads.
     labels : array, shape (P,) or (P, C), or None
-        Of the batches.
+        Of the batches; in the tangent picture the targets.
     members : tuple of L tuples of (layer, head)
         Heads of the model, both numbered from 1, that the theory's network has in each layer.
         (0, 0) is the identity path, past all layers.
     means : array, shape (n or 1, N_0)
-        Mean token that every path attends to.
+        Mean token that every path attends to; 0 in the tangent picture.
     deviations : array, shape (n or 1,)
-        Standard deviation of all entries of these tokens, about one mean.
+        Standard deviation of all entries of these tokens, about one mean; in the tangent picture
+        the root mean square of the entries of ``xi``, one for all heads.
     notes : mapping of str to str
         Parts of the model that are left out.
     skips : bool
@@ -72,6 +73,9 @@ class Captured:
 
     def scaled(self, scale: float, like: Captured | None = None) -> Captured:
         """Centre the tokens, divide them by their deviation and multiply them by ``scale``.
+
+        In the tangent picture nothing is centred, and one factor multiplies all heads, whose sizes
+        tell what they can do: the root mean square of all entries becomes ``scale``.
 
         Parameters
         ----------

@@ -25,12 +25,13 @@ from torch import Tensor, nn
 from pathkernel_capture.agreement import describe, is_exempt, tolerance
 from pathkernel_capture.batches import joined
 from pathkernel_capture.captured import Captured
-from pathkernel_capture.contraction import check_precision, checked
+from pathkernel_capture.contraction import checked
 from pathkernel_capture.errors import CaptureError
 from pathkernel_capture.families import AttentionModule
 from pathkernel_capture.gains import Outputs, checked_outputs
 from pathkernel_capture.state import open_to_capture, without_parameter_gradients
 from pathkernel_capture.watching import first_tensor
+from pathkernel_core.products import matmul
 
 PROJECTION = 24
 """Dimensions of a random projection of derivatives, and of one of attended states."""
@@ -76,33 +77,30 @@ def capture_tangent(
     ValueError
         If there is no batch, or ``outputs`` gives no outputs with gradients and their targets.
     """
-    for layer in layers.values():
-        check_precision(layer.where, layer.output.dtype)
     tangents = _Tangents(layers, _Projections(projection, seed))
     xi, labels = [], []
     with open_to_capture(model), torch.enable_grad(), without_parameter_gradients(model):
         for batch in batches:
             with tangents.observing():
                 z, targets = _given(outputs, batch)
+                if labels and targets.shape[1:] != labels[0].shape[1:]:
+                    raise ValueError(
+                        f"outputs gives targets of shape {targets.shape}, but {labels[0].shape} "
+                        "for the first batch; it must give equally many columns for every batch"
+                    )
                 tangents.check(z)
                 xi.append(tangents.of_outputs(z))
             labels.append(targets)
     if not xi:
         raise ValueError("batches must hold at least one batch")
-    columns = sorted({array.shape[1:] for array in labels})
-    if len(columns) > 1:
-        raise ValueError(
-            f"outputs gives targets of shapes {', '.join(str(array.shape) for array in labels[:4])}"
-            "; it must give equally many columns for every batch"
-        )
     vectors = joined(xi)
     # one deviation for all: the sizes of heads, which a deviation for each would take away, are
     # what this picture tells. Nothing is centred, since these are no averages of tokens
-    deviation = float(np.sqrt(np.mean(np.square(vectors))))
+    deviation = float(np.linalg.norm(vectors) / np.sqrt(vectors.size))
     members = tuple((n, head) for n, layer in layers.items() for head in range(1, layer.heads + 1))
     note = (
         f"derivatives of outputs of {type(model).__name__} by the maps of its heads from states to "
-        "outputs; what changes with the attention, and all but the first order, are left out"
+        "outputs; higher orders, and derivatives by the attention and other weights are left out"
     )
     means = np.zeros((1, vectors.shape[2]))
     return Captured(
@@ -119,7 +117,8 @@ def _given(outputs: Outputs, batch: Any) -> tuple[Tensor, np.ndarray]:
         isinstance(z, Tensor)
         and z.ndim == 2
         and z.shape[1] > 1
-        and not torch.as_tensor(y).is_floating_point()
+        and not (targets := torch.as_tensor(y)).is_floating_point()
+        and targets.ndim == 1
     )
     columns, targets = checked_outputs(given, "cross-entropy" if is_classes else "squared")
     if not columns.requires_grad:
@@ -150,13 +149,13 @@ class _Projections:
         """Project states (batch, M, N_0)."""
         if self._states is None:
             self._states = self._draw(0, attended.shape[-1:])
-        return attended @ self._states.to(attended)
+        return matmul(_wide(attended), self._states.to(_wide(attended)))
 
     def derivatives(self, slopes: Tensor, column: int, outputs: int) -> Tensor:
         """Project derivatives (batch, M, N) of one of C outputs; their sum is of all outputs."""
         if self._derivatives is None:
             self._derivatives = self._draw(1, (outputs, slopes.shape[-1]))
-        return slopes @ self._derivatives[column].to(slopes)
+        return matmul(_wide(slopes), self._derivatives[column].to(_wide(slopes)))
 
     def _draw(self, side: int, shape: tuple[int, ...]) -> Tensor:
         """Matrix of entries (…, k), the identity if there are no more entries than dimensions."""
@@ -165,6 +164,11 @@ class _Projections:
             return torch.eye(entries, dtype=torch.float64).reshape(*shape, entries)
         drawn = torch.randn(entries, k, generator=self._generators[side], dtype=torch.float64)
         return (drawn / k**0.5).reshape(*shape, k)
+
+
+def _wide(values: Tensor) -> Tensor:
+    """Values in float32 at least, for products."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
 class _Tangents:
@@ -234,7 +238,8 @@ class _Tangents:
             )
         self._check_width("attend to states", states.shape[-1])
         # projected before they are averaged: a head then has M vectors of k numbers, not of N_0
-        self._attended[number] = attention @ self._projections.states(states.detach())[:, None]
+        projected = self._projections.states(states.detach())[:, None]
+        self._attended[number] = matmul(attention.to(projected.dtype), projected)
 
     def _check_width(self, what: str, width: int) -> None:
         self._widths[what].add(width)
@@ -286,11 +291,11 @@ class _Tangents:
             parts = [self._projections.derivatives(slope, column, columns) for slope in by_token]
             projected = [sum(pair) for pair in zip(projected, parts)] if projected else parts
         by_layer = [
-            torch.matmul(derivatives.detach().mT[:, None], self._attended[number]).flatten(2)
+            matmul(derivatives.mT[:, None], self._attended[number]).flatten(2).cpu()
             for number, derivatives in zip(self._layers, projected)
         ]
         self._attended, self._added = {}, {}
-        return torch.cat(by_layer, dim=1).cpu().numpy().astype(float)
+        return torch.cat(by_layer, dim=1).numpy().astype(float)
 
     def _by_token(self, number: int, slope: Tensor) -> Tensor:
         """Derivatives (batch, M, N) by the output of a block, whatever the order of its axes."""
