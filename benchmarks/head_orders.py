@@ -6,9 +6,9 @@ An order is a function of the examples, which returns the heads that go at each 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -195,18 +195,34 @@ def _theory(drawn: Drawn, *, width: float) -> Mapping[int, list[Removed]]:
     model = drawn.head_model
     if model.theory is None:
         raise NotDefinedError("the theory needs a target for each example, not for each token")
-    captured = pk.capture(model.model, _labelled(drawn), **model.theory)
-    captured = captured.scaled(30)
-    outputs = 1 if captured.labels.ndim == 1 else captured.labels.shape[1]
-    solutions = []
-    for number in range(outputs):  # classes against the others, as outputs of their own
-        one = captured
-        if captured.labels.ndim == 2:
-            one = replace(captured, labels=captured.labels[:, number])
-        network = pk.Network(one.heads, width)
-        minimum = pk.minimise_action(pk.PathKernels(one.xi, one.labels), network, temperature=0.1)
-        solutions.append(_aligned(one.by_head(minimum.head_scores), drawn))
-    return _by_scores(np.mean(solutions, axis=0), drawn)
+    captured = pk.capture(model.model, _labelled(drawn), **model.theory).scaled(30)
+    scores = [minimum.head_scores for minimum in _minima(captured, width)]
+    return _by_scores(_aligned(captured.by_head(np.mean(scores, axis=0)), drawn), drawn)
+
+
+def _tangent(drawn: Drawn, *, width: float | None) -> Mapping[int, list[Removed]]:
+    """Contributions of heads in the tangent picture; without a width their mean kernels alone."""
+    model = drawn.head_model
+    if model.theory is None:
+        raise NotDefinedError("the theory needs a target for each example, not for each token")
+    try:
+        captured = pk.capture(model.model, drawn.batches, picture="tangent", outputs=model.outputs)
+    except pk.CaptureError as error:  # layers of several widths
+        raise NotDefinedError(str(error)) from error
+    captured = captured.scaled(1)
+    if width is None:
+        scores = [np.diag(pk.PathKernels(captured.xi, captured.labels).mean_kernels)]
+    else:
+        scores = [minimum.head_contributions for minimum in _minima(captured, width)]
+    return _by_scores(_aligned(captured.by_head(np.mean(scores, axis=0)), drawn), drawn)
+
+
+def _minima(captured: pk.Captured, width: float) -> Iterator[pk.Solution]:
+    """Minima of the theory for every class against the others, as outputs of their own."""
+    labels = captured.labels.reshape(len(captured.labels), -1)
+    for column in labels.T:
+        problem = pk.PathKernels(captured.xi, column)
+        yield pk.minimise_action(problem, pk.Network(captured.heads, width), temperature=0.1)
 
 
 def _labelled(drawn: Drawn) -> list[tuple[Mapping[str, torch.Tensor], torch.Tensor]]:
@@ -236,6 +252,8 @@ ORDERS: dict[str, Order] = {
     "magnitude": _magnitude,
     "attention entropy": _entropy,
     "theory, states": partial(_theory, width=10.0),
+    "theory, tangent": partial(_tangent, width=10.0),
+    "tangent kernel": partial(_tangent, width=None),
     "random": _random,
 }
 """Orders by name; the first is what others are compared with."""
