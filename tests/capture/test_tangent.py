@@ -140,7 +140,7 @@ def check_against_weights(model, batch, outputs):
 
 @pytest.mark.parametrize(("norm_first", "batch_first"), [(True, True), (False, False)])
 def test_two_layers_of_torch_nn(norm_first, batch_first):
-    model, batch = encoder(norm_first, batch_first), inputs()
+    model, batch = encoder(norm_first, batch_first), inputs(TOKENS)  # as many as tokens
 
     def outputs(batch):
         if not batch_first:

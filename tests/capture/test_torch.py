@@ -396,7 +396,7 @@ REFUSED = {
     "layers": (encoder(), {"layers": (0, 1)}, "layers must name some of the model's layers 1 to 2"),
     "readout": (encoder(), {"readout": 6}, "readout 6 names no token of sequence 0 .* has 6"),
     "readout name": (encoder(), {"readout": "lats"}, "readout must be .* not 'lats'"),
-    "picture": (encoder(), {"picture": "paths"}, 'picture must be "heads" or "product"'),
+    "picture": (encoder(), {"picture": "paths"}, 'picture must be "heads", "product" or'),
     "attend": (encoder(), {"attend": "hidden"}, 'attend must be "tokens" or "states"'),
     "skips": (encoder(), {"skips": True}, "skips are of"),
     "paths": (encoder(layers=9), {"picture": "product"}, "9 layers of 3 heads have 2e.04 paths"),
