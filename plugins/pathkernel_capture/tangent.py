@@ -121,11 +121,6 @@ def _given(outputs: Outputs, batch: Any) -> tuple[Tensor, np.ndarray]:
         and targets.ndim == 1
     )
     columns, targets = checked_outputs(given, "cross-entropy" if is_classes else "squared")
-    if not columns.requires_grad:
-        raise ValueError(
-            "outputs must keep the gradients of what the model gives, and depend on its heads; "
-            "leave no_grad and detach out"
-        )
     labels = targets.detach().cpu().numpy()
     if is_classes:  # each class against the others, of mean 0
         return columns, np.eye(columns.shape[1])[labels] - 1 / columns.shape[1]
@@ -247,14 +242,18 @@ class _Tangents:
             )
 
     def check(self, outputs: Tensor) -> None:
-        """Raise a CaptureError unless every layer ran once, on the examples of the outputs."""
+        """Raise an error unless every layer ran once, on the examples of outputs with gradients."""
         self._has_run = True
         for number, layer in self._layers.items():
-            runs = len(self._added[number])
-            if runs != 1 or number not in self._attended:
+            if number not in self._attended:
                 raise CaptureError(
-                    f"{layer.where} ran {runs} times in the forward pass; choose the layers that "
-                    "run once with layers="
+                    f"{layer.where} did not run in the forward pass; choose the layers that do "
+                    "with layers="
+                )
+            if (runs := len(self._added[number])) != 1:
+                raise CaptureError(
+                    f"{layer.where} has an output projection that ran {runs} times in the forward "
+                    "pass; describe the one that runs by a method pathkernel_heads"
                 )
             if not self._added[number][0].requires_grad:
                 raise CaptureError(
@@ -267,6 +266,11 @@ class _Tangents:
                     "outputs, as windows of an image, or outputs of tokens; the tangent picture "
                     "needs a row of outputs for each sequence"
                 )
+        if not outputs.requires_grad:
+            raise ValueError(
+                "outputs must keep the gradients of what the model gives, and depend on its heads; "
+                "leave no_grad and detach out"
+            )
 
     def of_outputs(self, outputs: Tensor) -> np.ndarray:
         """Path vectors (batch, ΣH_ℓ, k²) of outputs (batch, C)."""

@@ -169,13 +169,19 @@ class Checkpointed(nn.Module):
         self.attention, self.reentrant = Values(), reentrant
 
     def forward(self, x):
-        return checkpoint(self.attention, x, use_reentrant=self.reentrant)
+        # a later step that needs its input, too, so that attention is computed to its end
+        def twice(x):
+            return self.attention(x).sin()
+
+        return checkpoint(twice, x, use_reentrant=self.reentrant)
 
 
 def test_attention_that_runs_again_in_the_backward_pass():
     options = {"picture": "tangent", "projection": WHOLE}
     plain, model = Values().double(), Checkpointed(reentrant=False).double()
-    expected = capture(plain, [inputs()], outputs=outputs_of(plain), **options)
+    expected = capture(
+        plain, [inputs()], outputs=lambda x: (plain(x).sin(), torch.zeros(EXAMPLES, 3)), **options
+    )
     actual = capture(model, [inputs()], outputs=outputs_of(model), **options)
     np.testing.assert_allclose(actual.xi, expected.xi, atol=1e-12)
     model = Checkpointed(reentrant=True).double()
@@ -299,6 +305,23 @@ def test_options_that_do_not_fit(options, message):
         capture(model, [inputs()], **given)
 
 
+class Unused(Values):
+    """Describes a projection that does not run."""
+
+    def __init__(self):
+        super().__init__()
+        self.spare = nn.Linear(HEADS * WIDTH, WIDTH)
+
+    def pathkernel_heads(self):
+        return AttentionHeads(HEADS, self.spare)
+
+
+def test_a_projection_that_does_not_run():
+    model = Unused().double()
+    with pytest.raises(CaptureError, match="layer 1 has an output projection that ran 0 times"):
+        capture(model, [inputs()], picture="tangent", outputs=outputs_of(model))
+
+
 def test_outputs_that_do_not_fit():
     model = Values().double()
 
@@ -314,7 +337,7 @@ def test_outputs_that_do_not_fit():
     refused(lambda batch: (model(batch), zeros), "at least one batch", batches=())
     free = torch.zeros(EXAMPLES, requires_grad=True)
     refused(lambda batch: (free + 0 * model(batch).detach()[:, 0], zeros[:, 0]), "does not depend")
-    assert refused(lambda batch: (free, zeros[:, 0]), "ran 0 times") is CaptureError
+    assert refused(lambda batch: (free, zeros[:, 0]), "did not run") is CaptureError
     assert refused(lambda batch: (model(batch) + model(batch), zeros), "runs more than once")
     assert refused(lambda batch: (model(batch)[:2], zeros[:2]), "5 sequences for 2 rows")
     for sizes in ([2, 1], [1, 2]):
