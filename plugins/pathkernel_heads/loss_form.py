@@ -167,8 +167,9 @@ def curved(outputs: Array, targets: Array, slopes: Array) -> Array:
     """Curvature B of the losses times derivatives J of the outputs, (B, C, H) both."""
     if targets.ndim == 2:
         return 2 * slopes
-    weighted = probabilities(outputs)[..., None] * slopes
-    return weighted - probabilities(outputs)[..., None] * weighted.sum(1)[:, None]
+    chances = probabilities(outputs)[..., None]
+    weighted = chances * slopes
+    return weighted - chances * weighted.sum(1)[:, None]
 
 
 def probabilities(outputs: Array) -> Array:
