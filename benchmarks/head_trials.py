@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
@@ -14,8 +14,7 @@ from torch import nn
 
 from benchmarks.head_models import Batch, HeadModel
 from pathkernel_capture.families import attention_modules, block_name
-from pathkernel_capture.state import evaluating, open_to_capture
-from pathkernel_capture.switching import scaled
+from pathkernel_capture.gains import with_gains
 from pathkernel_capture.watching import replaced_forward
 from pathkernel_core.heads import every_head
 
@@ -43,19 +42,11 @@ class Gained:
         gains[list(off)] = 0.0
         return gains
 
-    @contextmanager
-    def gains(self, gains: np.ndarray, with_gradients: bool = False) -> Iterator[list]:
-        """Multiply heads by gains (ΣH_ℓ,) inside the context, as ``scaled`` does."""
-        by_layer = np.split(gains, np.cumsum(self.per_layer)[:-1])
-        # layers are compared once, for which fused attention must be computed step by step
-        compared = len(self._agreed) == len(self.layers)
-        with ExitStack() as stack:
-            stack.enter_context((evaluating if compared else open_to_capture)(self.model))
-            if with_gradients:
-                stack.enter_context(torch.enable_grad())
-            yield stack.enter_context(
-                scaled(self.layers, by_layer, self._agreed, with_gradients=with_gradients)
-            )
+    def gains(
+        self, gains: np.ndarray, with_gradients: bool = False
+    ) -> AbstractContextManager[list]:
+        """Multiply heads by gains (ΣH_ℓ,) inside the context, as ``with_gains`` does."""
+        return with_gains(self.model, self.layers, gains, self._agreed, with_gradients)
 
     def measure(self, batches: Sequence[Batch], gains: np.ndarray) -> dict[str, np.ndarray]:
         """Loss and accuracy of every example, (P,) each, in float32."""

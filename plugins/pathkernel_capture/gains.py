@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pathkernel_capture.derivatives import check_kept, check_leaves, derivatives
 from pathkernel_capture.errors import CaptureError
-from pathkernel_capture.families import attention_modules
+from pathkernel_capture.families import AttentionModule, attention_modules
 from pathkernel_capture.removal import refuse_shared_weights
 from pathkernel_capture.state import evaluating, open_to_capture, without_parameter_gradients
-from pathkernel_capture.switching import check_gradients, factors_by_layer, scaled
+from pathkernel_capture.switching import factors_by_layer, scaled
 from pathkernel_heads.loss_form import (
     FormSums,
     LossForm,
@@ -47,6 +48,7 @@ class LiveNetwork:
 
     Attributes
     ----------
+    layers : list of AttentionModule
     heads : tuple of int
         Heads of each layer.
     passes : float
@@ -70,11 +72,11 @@ class LiveNetwork:
         self._batches = list(batches)
         if not self._batches:
             raise ValueError("batches must hold at least one batch")
-        self._layers = attention_modules(model)
-        refuse_shared_weights(model, self._layers)
+        self.layers = attention_modules(model)
+        refuse_shared_weights(model, self.layers)
         self._agreed = set[int]()  # layers whose heads have been compared
         self._batch_passes, self._is_checked = 0, False
-        self.heads = tuple(attention.heads for attention in self._layers)
+        self.heads = tuple(attention.heads for attention in self.layers)
         dtypes = {weight.dtype for weight in model.parameters() if weight.is_floating_point()}
         self._is_precise = not dtypes & {torch.float16, torch.bfloat16}
 
@@ -100,13 +102,9 @@ class LiveNetwork:
         for batch in self._batches:
             with self._gains(gains, with_gradients=True) as running:
                 outputs, targets = self._given(batch)
-                factors = factors_by_layer(running, self._layers)
-                if not outputs.requires_grad:
-                    raise ValueError(
-                        "outputs must keep the gradients of what the model gives, and depend on "
-                        "its heads; leave no_grad and detach out"
-                    )
-                check_gradients(factors, self._layers)
+                factors = factors_by_layer(running, self.layers)
+                check_kept(outputs, "outputs")
+                check_leaves(factors, self.layers)
                 sequences = min(len(factors[0]), len(outputs))
                 free = int(np.count_nonzero(gains))
                 is_by_example = _is_by_example(outputs, factors)
@@ -129,21 +127,10 @@ class LiveNetwork:
             _warn_of_examples(examples, sum(self.heads))
         return sums.result()
 
-    @contextmanager
     def _gains(
         self, gains: np.ndarray, with_gradients: bool = False
-    ) -> Iterator[list[tuple[int, Tensor]]]:
-        by_layer = np.split(gains, np.cumsum(self.heads)[:-1])
-        is_compared = len(self._agreed) == len(self._layers)
-        state = evaluating if is_compared and not with_gradients else open_to_capture
-        with ExitStack() as stack:
-            stack.enter_context(state(self._model))
-            if with_gradients:
-                stack.enter_context(torch.enable_grad())
-                stack.enter_context(without_parameter_gradients(self._model))
-            yield stack.enter_context(
-                scaled(self._layers, by_layer, self._agreed, with_gradients=with_gradients)
-            )
+    ) -> AbstractContextManager[list[tuple[int, Tensor]]]:
+        return with_gains(self._model, self.layers, gains, self._agreed, with_gradients)
 
     def _given(self, batch: Any) -> tuple[Tensor, Tensor]:
         """Outputs (B, C), and targets (B, C), or (B,) of classes."""
@@ -165,6 +152,30 @@ class LiveNetwork:
                     moved.append(self._given(batch)[0])
             slopes[..., head] = (moved[0] - moved[1]) / (2 * _STEP)
         return _products(outputs, targets, slopes)
+
+
+@contextmanager
+def with_gains(
+    model: nn.Module,
+    layers: Sequence[AttentionModule],
+    gains: np.ndarray,
+    agreed: set[int],
+    with_gradients: bool = False,
+) -> Iterator[list[tuple[int, Tensor]]]:
+    """Evaluate a model with gains (ΣH_ℓ,) in front of its heads, see :func:`scaled`.
+
+    With gradients, they are taken by the gains alone.
+    """
+    by_layer = np.split(gains, np.cumsum([attention.heads for attention in layers])[:-1])
+    # layers are compared once, for which fused attention must be computed step by step
+    is_compared = len(agreed) == len(layers)
+    state = evaluating if is_compared and not with_gradients else open_to_capture
+    with ExitStack() as stack:
+        stack.enter_context(state(model))
+        if with_gradients:
+            stack.enter_context(torch.enable_grad())
+            stack.enter_context(without_parameter_gradients(model))
+        yield stack.enter_context(scaled(layers, by_layer, agreed, with_gradients=with_gradients))
 
 
 def checked_outputs(given: Any, loss: LossName) -> tuple[Tensor, Tensor]:
@@ -272,20 +283,8 @@ def _slopes(
 
     ``rows`` is the number of examples, of several windows each, or None for a row of each sequence.
     """
-    # directions as they are: a product with the outputs would be one more array of their size
-    slopes = torch.autograd.grad(
-        outputs, factors, directions.to(outputs), retain_graph=True, allow_unused=True
-    )
-    if all(slope is None for slope in slopes):
-        raise ValueError(
-            "outputs does not depend on the heads of the model, or its gradients do not reach "
-            "them, as through quantised weights or detach"
-        )
-    filled = [
-        torch.zeros_like(factor) if slope is None else slope
-        for slope, factor in zip(slopes, factors)
-    ]
-    by_sequence = [slope.cpu().double() for slope in filled]
+    slopes = derivatives(outputs, factors, directions.to(outputs), name="outputs")
+    by_sequence = [slope.cpu().double() for slope in slopes]
     if rows is not None:
         by_sequence = [slope.unflatten(0, (rows, -1)).sum(dim=1) for slope in by_sequence]
     return torch.cat(by_sequence, dim=1)

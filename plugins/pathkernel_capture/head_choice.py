@@ -13,18 +13,15 @@ import xarray as xr
 from torch import nn
 
 from pathkernel_capture.gains import LiveNetwork, Outputs
+from pathkernel_capture.removal import heads_by_layer
 from pathkernel_core.heads import Head, every_head, head_label
 from pathkernel_core.progress import Report
 from pathkernel_core.scalars import positive
 from pathkernel_datasets.progress_bar import supervised
-from pathkernel_heads.gain_choice import choose
+from pathkernel_heads.gain_choice import PRIOR_VARIANCE, TRIALS, choose
 from pathkernel_heads.gain_choice import refit as refit_network
-from pathkernel_heads.heads import Heads, heads_named, scores_by_head
+from pathkernel_heads.heads import Heads, scores_by_head
 from pathkernel_heads.loss_form import LossName
-
-PRIOR_VARIANCE = 0.3
-"""Variance of the prior of a gain; values from 0.1 to 1 serve alike."""
-TRIALS = 3
 
 
 class Rise(NamedTuple):
@@ -217,18 +214,11 @@ def refit_gains(
         As :func:`pathkernel_capture.choose_heads`; or if the model has no such head.
     """
     network = LiveNetwork(model, batches, outputs, loss, seed)
-    axis = every_head(network.heads)
-    gains = np.ones(len(axis))
-    for head in heads_named(heads):
-        if head not in axis:
-            raise ValueError(
-                f"heads names {head}, but the model's layers, numbered from 1, have "
-                f"{', '.join(map(str, network.heads))} heads"
-            )
-        gains[axis.index(head)] = 0.0
+    axis, off = every_head(network.heads), heads_by_layer(network.layers, heads)
+    gains = np.array([float(head not in off.get(layer, ())) for layer, head in axis])
     prior_variance = positive("prior_variance", prior_variance)
-    with supervised(report, threads=None):
-        form = refit_network(network, gains, prior_variance)
+    with supervised(report, threads=None) as tell:
+        form = refit_network(network, gains, prior_variance, report=tell)
     return scores_by_head(axis, form.gains).rename("gain")
 
 

@@ -14,12 +14,13 @@ from torch import Tensor, nn
 
 from pathkernel_capture.agreement import shows_values
 from pathkernel_capture.batches import called, split
+from pathkernel_capture.derivatives import check_kept, check_leaves, derivatives
 from pathkernel_capture.errors import CaptureError
 from pathkernel_capture.evaluations import host_array
 from pathkernel_capture.families import AttentionModule, attention_modules
 from pathkernel_capture.removal import refuse_shared_weights
 from pathkernel_capture.state import evaluating, open_to_capture, without_parameter_gradients
-from pathkernel_capture.switching import check_gradients, factors_by_layer, scaled
+from pathkernel_capture.switching import factors_by_layer, scaled
 from pathkernel_core.heads import every_head
 from pathkernel_heads.heads import normalised_in_layers, scores_by_head
 
@@ -74,7 +75,7 @@ def gradient_scores(
                 losses = loss(batch)
                 factors = factors_by_layer(running, layers)
                 _check_losses(losses, layers[0].where, len(factors[0]))
-                check_gradients(factors, layers)
+                check_leaves(factors, layers)
                 if shape is not None and losses.shape[1:] != shape:
                     raise ValueError(
                         f"loss gives shape {tuple(losses.shape)}, but another number of columns "
@@ -83,10 +84,12 @@ def gradient_scores(
                 shape = losses.shape[1:]
                 columns = losses.reshape(len(losses), -1).sum(dim=0)
                 # examples do not interact, so that a factor's gradient is that of its example
-                slopes = [
-                    np.concatenate(_slopes(column, factors, number < len(columns)), axis=1)
-                    for number, column in enumerate(columns, start=1)
-                ]
+                slopes = []
+                for number, column in enumerate(columns, start=1):
+                    by_layer = derivatives(
+                        column, factors, name="loss", keeps_graph=number < len(columns)
+                    )
+                    slopes.append(np.concatenate(list(map(host_array, by_layer)), axis=1))
             total = total + abs(np.array(slopes)).sum(axis=1)
             examples += len(losses)
     if not examples:
@@ -172,25 +175,4 @@ def _check_losses(losses: Any, where: str, batch: int) -> None:
         raise ValueError(
             "loss gives values that are NaN or infinite; every example needs a finite one"
         )
-    if not losses.requires_grad:
-        raise ValueError(
-            "loss must keep the gradients of what the model gives, and depend on its heads; leave "
-            "no_grad and detach out"
-        )
-
-
-def _slopes(column: Tensor, factors: list[Tensor], has_next: bool) -> list[np.ndarray]:
-    """Return gradients by the factors of every layer, 0 where the loss does not depend on them.
-
-    Activations are kept for the next column, if there is one, and freed on the way otherwise.
-    """
-    slopes = torch.autograd.grad(column, factors, retain_graph=has_next, allow_unused=True)
-    if all(slope is None for slope in slopes):
-        raise ValueError(
-            "loss does not depend on the heads of the model, or its gradients do not reach them, "
-            "as through quantised weights or detach"
-        )
-    return [
-        host_array(torch.zeros_like(factor) if slope is None else slope)
-        for slope, factor in zip(slopes, factors)
-    ]
+    check_kept(losses, "loss")

@@ -18,7 +18,7 @@ from pathkernel_capture.errors import CaptureError
 from pathkernel_capture.families import AttentionModule, attention_modules, block_name
 from pathkernel_capture.layout import AttentionHeads, input_axis
 from pathkernel_capture.linear_maps import check_stored
-from pathkernel_capture.state import evaluating
+from pathkernel_capture.state import evaluating, without_fused_layers
 
 Remaining = Sequence[tuple[AttentionModule, list[int]]]
 """Layers and their remaining heads, numbered from 0."""
@@ -177,10 +177,7 @@ def outputs_of(model: nn.Module, batch: Any, layers: Sequence[AttentionModule]) 
     states: dict[str, Tensor] = {}
     # fused encoder layers read the weights of attention, and would run past what replaces it; some
     # models draw at random even in evaluation mode, hence the seed
-    fast = torch.backends.mha.get_fastpath_enabled()
-    with evaluating(model), _seeded(model), ExitStack() as restored:
-        restored.callback(torch.backends.mha.set_fastpath_enabled, fast)
-        torch.backends.mha.set_fastpath_enabled(False)
+    with evaluating(model), _seeded(model), without_fused_layers(), ExitStack() as restored:
         for name in blocks:
             block = model.get_submodule(name)
             handle = block.register_forward_hook(

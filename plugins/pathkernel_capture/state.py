@@ -31,16 +31,24 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
+def without_fused_layers() -> Iterator[None]:
+    """Keep fused encoder layers of PyTorch, which read weights, from running in the context."""
+    enabled = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(enabled)
+
+
+@contextmanager
 def open_to_capture(model: nn.Module) -> Iterator[None]:
     """Evaluate, with attention computed by functions of PyTorch, inside the context."""
     # of transformers: containers come first, and pass the setting on
     switched = [module for module in model.modules() if hasattr(module, "set_attn_implementation")]
     with ExitStack() as restored:
         restored.enter_context(evaluating(model))
-        restored.callback(
-            torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled()
-        )
-        torch.backends.mha.set_fastpath_enabled(False)
+        restored.enter_context(without_fused_layers())
         for module in reversed(switched):
             restored.callback(module.set_attn_implementation, module.config._attn_implementation)
         for module in switched:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from pathkernel_capture.errors import CaptureError
 from pathkernel_capture.families import AttentionModule, standing_in
-from pathkernel_capture.state import uncompiled
+from pathkernel_capture.state import uncompiled, without_fused_layers
 
 
 @contextmanager
@@ -41,7 +41,7 @@ def switched_off(
     with ExitStack() as stack:
         stack.enter_context(uncompiled())
         if means:
-            stack.enter_context(_without_fused_layers())
+            stack.enter_context(without_fused_layers())
         off_layers = []
         for number, heads in off.items():
             attention = layers[number - 1]
@@ -82,7 +82,7 @@ def scaled(
     factors: list[tuple[int, Tensor]] = []
     with ExitStack() as stack:
         stack.enter_context(uncompiled())
-        stack.enter_context(_without_fused_layers())
+        stack.enter_context(without_fused_layers())
         for attention, of_layer in zip(layers, gains):
             if not with_gradients and (of_layer == 1).all():
                 continue
@@ -124,7 +124,7 @@ def observed(attention: AttentionModule, report: Callable[[Tensor, int], None]) 
         report(heads.transpose(0, 1) if attention.swapped else heads, attention.number)
         return joined
 
-    with uncompiled(), _without_fused_layers(), attention.joined(unchanged):
+    with uncompiled(), without_fused_layers(), attention.joined(unchanged):
         yield
 
 
@@ -146,32 +146,11 @@ def factors_by_layer(
     return [dict(running)[attention.number] for attention in layers]
 
 
-def check_gradients(factors: Sequence[Tensor], layers: Sequence[AttentionModule]) -> None:
-    """Raise a CaptureError if a layer ran without gradients by its gains."""
-    for factor, attention in zip(factors, layers):
-        if not factor.requires_grad:
-            raise CaptureError(
-                f"{attention.where} runs without gradients, as under reentrant gradient "
-                "checkpointing; turn it off, or take use_reentrant=False"
-            )
-
-
 def by_head(joined: Tensor, attention: AttentionModule) -> Tensor:
     """Outputs of the heads of a layer, (…, H, G), from those side by side, (…, H·G)."""
     if attention.output.ndim == 3:  # of TransformerLens
         return joined
     return joined.unflatten(-1, (attention.heads, -1))
-
-
-@contextmanager
-def _without_fused_layers() -> Iterator[None]:
-    """Keep fused encoder layers of PyTorch, which read weights, from running in the context."""
-    enabled = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(enabled)
 
 
 class _Layer:

@@ -26,6 +26,7 @@ from pathkernel_capture.agreement import describe, is_exempt, tolerance
 from pathkernel_capture.batches import joined
 from pathkernel_capture.captured import Captured
 from pathkernel_capture.contraction import checked
+from pathkernel_capture.derivatives import check_kept, check_leaves, derivatives
 from pathkernel_capture.errors import CaptureError
 from pathkernel_capture.families import AttentionModule
 from pathkernel_capture.gains import Outputs, checked_outputs
@@ -255,22 +256,14 @@ class _Tangents:
                     f"{layer.where} has an output projection that ran {runs} times in the forward "
                     "pass; describe the one that runs by a method pathkernel_heads"
                 )
-            if not self._added[number][0].requires_grad:
-                raise CaptureError(
-                    f"{layer.where} runs without gradients, as under reentrant gradient "
-                    "checkpointing; turn it off, or take use_reentrant=False"
-                )
+            check_leaves(self._added[number], [layer])
             if (sequences := len(self._attended[number])) != len(outputs):
                 raise CaptureError(
                     f"{layer.where} runs on {sequences} sequences for {len(outputs)} rows of "
                     "outputs, as windows of an image, or outputs of tokens; the tangent picture "
                     "needs a row of outputs for each sequence"
                 )
-        if not outputs.requires_grad:
-            raise ValueError(
-                "outputs must keep the gradients of what the model gives, and depend on its heads; "
-                "leave no_grad and detach out"
-            )
+        check_kept(outputs, "outputs")
 
     def of_outputs(self, outputs: Tensor) -> np.ndarray:
         """Path vectors (batch, ΣH_ℓ, k²) of outputs (batch, C)."""
@@ -279,16 +272,8 @@ class _Tangents:
         for column in range(columns):
             # examples do not interact, so that a sum over them has the derivatives of each
             total, is_last = outputs[:, column].sum(), column + 1 == columns
-            slopes = torch.autograd.grad(total, zeros, retain_graph=not is_last, allow_unused=True)
-            if all(slope is None for slope in slopes):
-                raise ValueError(
-                    "outputs does not depend on the heads of the model, or its gradients do not "
-                    "reach them, as through detach"
-                )
-            by_token = [
-                self._by_token(number, added if slope is None else slope)
-                for number, slope, added in zip(self._layers, slopes, zeros)
-            ]
+            slopes = derivatives(total, zeros, name="outputs", keeps_graph=not is_last)
+            by_token = list(map(self._by_token, self._layers, slopes))
             parts = [self._projections.derivatives(slope, column, columns) for slope in by_token]
             projected = [sum(pair) for pair in zip(projected, parts)] if projected else parts
         by_layer = [

@@ -12,6 +12,10 @@ from pathkernel_heads.loss_form import LossForm
 
 PART = 4
 """The form is computed again when one of so many heads that are left has gone."""
+PRIOR_VARIANCE = 0.3
+"""Default variance of the prior of a gain; values from 0.1 to 1 serve alike."""
+TRIALS = 3
+"""Default number of heads that are tried at every renewal beyond those that go."""
 STEPS = 2
 """Linearised steps of a refit; thirty of Adam on the loss itself find no better gains."""
 
@@ -57,13 +61,19 @@ class GainChoice:
 
 
 def refit(
-    network: GainNetwork, gains: np.ndarray, prior_variance: float, steps: int = STEPS
+    network: GainNetwork,
+    gains: np.ndarray,
+    prior_variance: float,
+    steps: int = STEPS,
+    report: Report = silent,
 ) -> LossForm:
     """Refit all gains that are not 0, in linearised steps, from the gains given.
 
-    Returns the loss to second order about the gains so found.
+    Returns the loss to second order about the gains so found. ``report`` is called with a Progress
+    before every step.
     """
-    for _ in range(steps):
+    for step in range(steps):
+        report(Progress(step, steps, "refitting gains"))
         form = network.form(gains)
         form = form.moved(form.refitted(gains != 0, prior_variance))
         gains = form.gains
@@ -130,9 +140,8 @@ def choose(
         renewed += [not number for number in range(len(chosen))]
     if not refits:
         return GainChoice(heads, expected, renewed, gains, whole, expected[-1])
-    report(Progress(count, count, "refitting gains"))
     # these gains have been refitted before: one step more
-    form = refit(network, gains, prior_variance, steps=1)
+    form = refit(network, gains, prior_variance, steps=1, report=report)
     return GainChoice(heads, expected, renewed, form.gains, whole, form.loss)
 
 

@@ -16,12 +16,9 @@ from typing import ClassVar
 import numpy as np
 
 from pathkernel_core.heads import every_head
-from pathkernel_heads.gain_choice import choose, refit
+from pathkernel_heads.gain_choice import PRIOR_VARIANCE, TRIALS, choose, refit
 from pathkernel_heads.loss_form import FormSums, LossForm, curved, loss_slopes, loss_values
 from pathkernel_trained.evaluator import PathEvaluator, PathOutputs
-
-_PRIOR_VARIANCE = 0.3  # of a gain; values from 0.1 to 1 serve alike
-_TRIALS = 3  # heads that are tried at every renewal beyond those that go
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +126,7 @@ def refitted_gains(outputs: PathOutputs, present: np.ndarray) -> np.ndarray:
         On the examples that gains are refitted on.
     present : array of bool, shape (ΣH_ℓ,)
     """
-    return refit(PathGains(outputs), present.astype(float), _PRIOR_VARIANCE).gains
+    return refit(PathGains(outputs), present.astype(float), PRIOR_VARIANCE).gains
 
 
 def curvature_scores(outputs: PathOutputs) -> np.ndarray:
@@ -155,9 +152,9 @@ def renewed_scores(outputs: PathOutputs) -> np.ndarray:
         choice = choose(
             PathGains(outputs),
             count,
-            trials=_TRIALS,
+            trials=TRIALS,
             refits=True,
-            prior_variance=_PRIOR_VARIANCE,
+            prior_variance=PRIOR_VARIANCE,
             keeps_layers=True,
         )
         scores[choice.heads] = range(count)
