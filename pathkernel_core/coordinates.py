@@ -31,6 +31,8 @@ from pathkernel_core.backend import Array, array_namespace, from_host
 from pathkernel_core.network import Network
 from pathkernel_core.products import matmul
 
+_ZERO = 1e-7  # of the largest coordinate; a symmetry keeps the smaller ones at zero
+
 
 @dataclass(frozen=True)
 class Level:
@@ -99,7 +101,19 @@ class Level:
 
 @lru_cache(maxsize=16)
 def chain_levels(network: Network) -> tuple[Level, ...]:
-    """Levels of U_1, …, U_L, u_a, whose coordinates follow in this order."""
+    """Levels of U_1, …, U_L, u_a, whose coordinates follow in this order.
+
+    Raises
+    ------
+    ValueError
+        If the network has independent branches, whose order parameter is diagonal.
+    """
+    if not network.shared:
+        raise ValueError(
+            "independent branches (shared=False) have no chain of order parameters: stability, "
+            "response, sampling, corrections and gradients through the minimum need a network "
+            "with shared=True"
+        )
     levels, start = [], 0
     shapes = zip((*network.branches, 1), network.sizes, network.shared_sizes, network.widths)
     for branches, size, shared, width in shapes:
@@ -280,6 +294,15 @@ class ChainCoordinates:
             entries[:] = relative[level.free]
             entries[level.diagonal] = np.log(entries[level.diagonal])
         return coordinates
+
+    def order_parameter(self, factor: np.ndarray) -> np.ndarray:
+        """Order parameter B Bᵀ from its factor."""
+        return factor @ factor.T
+
+    def is_symmetric(self, coordinates: np.ndarray) -> bool:
+        """Whether a symmetry of the heads may have kept a descent on a saddle."""
+        sizes = np.abs(coordinates)
+        return bool(sizes.min() <= _ZERO * sizes.max())
 
     def entropy(self, coordinates: np.ndarray) -> float:
         """Entropy divided by N."""

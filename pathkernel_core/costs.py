@@ -33,20 +33,36 @@ RATES: Mapping[str, tuple[float, ...]] = {
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of a problem: P examples along n paths of N_0 inputs, C outputs."""
+    """Sizes of a problem: P examples along n paths of N_0 inputs, C outputs.
+
+    Independent branches, ``shared=False``, have no pairs of different paths.
+    """
 
     examples: int
     paths: int
     inputs: int
     outputs: int = 1
+    shared: bool = True
+
+    @property
+    def pairs(self) -> int:
+        """Pairs of paths with a kernel, each once."""
+        return self.paths * (self.paths + 1) // 2 if self.shared else self.paths
 
     @property
     def kernel_elements(self) -> int:
         """Elements of the kernels of all pairs of paths, packed if there is one output."""
         if self.outputs > 1:
             return self.paths**2 * self.examples**2
-        pairs = self.paths * (self.paths + 1) // 2
-        return pairs * (self.examples * (self.examples + 1) // 2)
+        return self.pairs * (self.examples * (self.examples + 1) // 2)
+
+    @property
+    def most_kernels(self) -> int:
+        """Elements of kernels that may be chosen unasked."""
+        if self.shared:
+            return _MOST_KERNELS
+        # of wide inputs, the kernels of single branches are no larger than the features
+        return max(_MOST_KERNELS, self.examples * self.paths * self.inputs)
 
 
 def operations(form: str, sizes: Sizes) -> tuple[float, ...]:
@@ -58,10 +74,10 @@ def operations(form: str, sizes: Sizes) -> tuple[float, ...]:
     width = paths * sizes.inputs
     if form == "examples":  # mixing and sum of blocks, K and L⁻¹Φ, L, entries, a call per row
         mixing = 1.0 if paths <= BLOCK else 0.5 + 0.5 * BLOCK / paths
-        mixed = (mixing + 0.5) * rows * paths * width
+        mixed = (mixing + 0.5) * rows * paths * width * sizes.shared
         return mixed, rows**2 * width, rows**3, rows * width, rows, 1
     if form == "features":  # mixing and sum of blocks, L and L⁻¹, entries
-        return 2.5 * width**2 * paths, width**3 / 3, width**2, 1
+        return 2.5 * width**2 * paths * sizes.shared, width**3 / 3, width**2, 1
     if form == "kernels":  # kernels read, those read from beyond the cache, (K + T1)⁻¹, its entries
         kernels = sizes.kernel_elements
         return 2 * kernels, 2 * max(0, kernels - _CACHED), rows**3 / 2, rows**2, 1
@@ -79,8 +95,8 @@ def cheapest_form(sizes: Sizes) -> Form:
         "examples": evaluation_seconds("examples", sizes),
         "features": evaluation_seconds("features", sizes),
     }
-    if sizes.outputs == 1 and sizes.kernel_elements <= _MOST_KERNELS:
-        entries = sizes.paths * (sizes.paths + 1) / 2 * sizes.examples**2
+    if sizes.outputs == 1 and sizes.kernel_elements <= sizes.most_kernels:
+        entries = sizes.pairs * sizes.examples**2
         _, product, _, entry, *_ = RATES["examples"]
         making = entries * (product * sizes.inputs + entry)
         seconds["kernels"] = evaluation_seconds("kernels", sizes) + making / _SHARED_BY

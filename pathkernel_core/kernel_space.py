@@ -99,7 +99,7 @@ def _kernel_space(
     # ∂energy/∂K = A⁻¹ − A⁻¹YYᵀA⁻¹ with A = K + T1, so that M − R are its products with the kernels
     u = _by_output(matmul(factor, xp.matrix_transpose(factor)), outputs, xp)
     u = xp.take(u, from_host(pairs @ (paths, 1), kernels, xp.int64), axis=1)
-    weigh = _weights_of_one_output if outputs == 1 else _weights_of_outputs
+    weigh = weights_of_one_output if outputs == 1 else _weights_of_outputs
     energy, weights = weigh(matmul(u, kernels), labels, temperature, xp)
     indices, share = from_host(indices, kernels, xp.int64), from_host(share[:, None], kernels)
     gradient = share * xp.take(matmul(kernels, weights), indices, axis=0)
@@ -108,7 +108,7 @@ def _kernel_space(
     return energy, xp.reshape(gradient, factor.shape[:1] * 2)
 
 
-def _weights_of_one_output(
+def weights_of_one_output(
     kernel: Array, labels: Array, temperature: Array, xp: Any
 ) -> tuple[Array, Array]:
     """Energy, and weight of the packed kernels' entries in M − R, of the packed K (1, ·)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -18,6 +19,7 @@ from pathkernel_core.backend import (
     real_floating,
     to_host,
 )
+from pathkernel_core.branch_spaces import BranchFeatureSpace, BranchSpace, branch_space
 from pathkernel_core.costs import Sizes, cheapest_form, evaluation_seconds
 from pathkernel_core.errors import NotPositiveDefiniteError
 from pathkernel_core.kernel_space import KernelSpace
@@ -30,6 +32,7 @@ from pathkernel_core.spaces import (
     ExampleSpace,
     FeatureSpace,
     Posterior,
+    Space,
     per_output,
 )
 from pathkernel_core.statistics import SufficientStatistics, check_examples
@@ -179,6 +182,27 @@ class PathKernels:
         return summed * (self.n_paths / self.n_examples)  # features carry 1/√n
 
     @property
+    def mean_branch_kernels(self) -> Array:
+        """Mean kernel of every path with itself, C̄_ππ, (n,): the diagonal of ``mean_kernels``."""
+        xp = array_namespace(array=self.array)
+        if isinstance(self.form, FeatureSpace):
+            size = self.n_paths * self.n_features
+            squares = xp.linalg.diagonal(xp.reshape(self.form.gram, (size, size)))
+            summed = xp.sum(xp.reshape(squares, (self.n_paths, -1)), axis=1)
+        else:
+            summed = xp.sum(self.form.features**2, axis=(0, 2))
+        return summed * (self.n_paths / self.n_examples)
+
+    @cached_property
+    def branch_form(self) -> BranchSpace | BranchFeatureSpace:
+        """Form of the energy of independent branches, made when first needed."""
+        return branch_space(self.form)
+
+    def form_for(self, network: Network) -> Space:
+        """Form of the energy for a network, by whether its branches share their weights."""
+        return self.form if network.shared else self.branch_form
+
+    @property
     def n_features(self) -> int:
         """Number of features per path after rotation, at most N_0."""
         return self.input_width if self.basis is None else self.basis.shape[1]
@@ -188,6 +212,13 @@ class PathKernels:
         """Rough seconds of one evaluation of energy and gradient on one core."""
         sizes = Sizes(self.n_examples, self.n_paths, self.n_features, self.outputs)
         return evaluation_seconds(self.space, sizes)
+
+    def seconds_for(self, network: Network) -> float:
+        """Rough seconds of one evaluation for a network on one core."""
+        if network.shared:
+            return self.evaluation_seconds
+        sizes = Sizes(self.n_examples, self.n_paths, self.n_features, shared=False)
+        return evaluation_seconds(self.branch_form.name, sizes)
 
     def energy_and_gradient(
         self, order_parameter: Array, temperature: float, variance: float = 1.0
@@ -236,13 +267,13 @@ class PathKernels:
         """
         # the limit's kernel is a sum over paths, weighted by the squares of these coefficients: a
         # common factor, such as another σ²_0, only scales the eigenvalues
-        scales = network.path_scales * np.sqrt(network.variances[0] * network.limit_diagonal)
+        scales = network.path_scales * np.sqrt(network.kernel_variance * network.limit_diagonal)
         largest = scales.max()
         ratios = scales[:: network.outputs] / largest
         key = tuple(ratios.round(12).tolist())
         with np.errstate(all="ignore"):
             if key not in self._label_spectra:
-                self._label_spectra[key] = self.form.label_spectrum(ratios)
+                self._label_spectra[key] = self.form_for(network).label_spectrum(ratios)
             return self._label_spectra[key].scaled(largest**2)
 
     def keep_paths(self, paths: Sequence[int] | np.ndarray) -> PathKernels:
@@ -326,9 +357,9 @@ def total_kernel(
     ----------
     xi : array, shape (P, n, N_0)
         Attentioned inputs.
-    order_parameter : array, shape (n, n)
-        Order parameter U; with skip connections, the result of
-        :func:`pathkernel_core.order_parameter.scaled_order_parameter`.
+    order_parameter : array, shape (n, n) or (n,)
+        Order parameter U, or the diagonal u of independent branches; with skip connections, the
+        result of :func:`pathkernel_core.order_parameter.scaled_order_parameter`.
     xi_dual : array, shape (P', n, N_0), optional
         Second set of attentioned inputs; by default the first.
     variance : float
@@ -336,9 +367,11 @@ def total_kernel(
     """
     xp, xi, xi_dual = _check_pair(xi, xi if xi_dual is None else xi_dual)
     _, paths, width = xi.shape
-    matrix = real_floating("order_parameter", to_host(order_parameter), (paths, paths))
+    matrix = to_host(order_parameter)
+    shape = (paths,) * max(1, min(matrix.ndim, 2))
+    matrix = from_host(real_floating("order_parameter", matrix, shape), xi)
     with np.errstate(all="ignore"):
-        mixed = matmul(from_host(matrix, xi), xi)
+        mixed = matrix[:, None] * xi if matrix.ndim == 1 else matmul(matrix, xi)
         mixed = xp.reshape(mixed, (xi.shape[0], -1)) * (variance / (paths * width))
         kernel = matmul(mixed, xp.matrix_transpose(xp.reshape(xi_dual, (xi_dual.shape[0], -1))))
     return not_overflown("the kernel", kernel, "rescale xi, U or the variance")
@@ -425,7 +458,10 @@ def _prior_variance(xi: Array, factor: Array, basis: Array | None) -> tuple[Arra
     xp = array_namespace(xi=xi)
     full = per_output(xi, factor.shape[0] // xi.shape[1])
     scaled = factor / math.sqrt(xi.shape[1] * xi.shape[2])
-    mixed = matmul(xp.matrix_transpose(scaled), full)
+    if factor.ndim == 1:  # the square roots of a diagonal U
+        mixed = scaled[:, None] * full
+    else:
+        mixed = matmul(xp.matrix_transpose(scaled), full)
     # before the rotation: new examples have a prior variance outside the training inputs' span, too
     flat = xp.reshape(mixed, (mixed.shape[0], -1))
     return vecdot(flat, flat), mixed if basis is None else _rotated(mixed, basis)

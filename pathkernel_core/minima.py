@@ -25,6 +25,7 @@ from pathkernel_core.errors import ScaleWarning
 from pathkernel_core.kernels import PathKernels
 from pathkernel_core.label_spectrum import LabelSpectrum
 from pathkernel_core.network import Network
+from pathkernel_core.quasi_newton import Iterate
 
 SUSPICIOUS = 1.0  # Concavity.ratio from which a second start is tried
 STRONG = 10.0  # Concavity.ratio from which every head is tried
@@ -63,7 +64,9 @@ def concavity(spectrum: LabelSpectrum, network: Network, temperature: float) -> 
     network : Network
     temperature : float
     """
-    widths = np.array(network.finite_widths) / network.width  # the others do not adapt
+    # of independent branches one may suffice, and the narrowest costs least
+    levels = network.finite_widths if network.shared else (network.smallest_width,)
+    widths = np.array(levels) / network.width  # infinite ones do not adapt
     positive = spectrum.labels.nodes[spectrum.labels.nodes > 0]
     if not positive.size:
         return Concavity(0.0, 0.0)
@@ -93,7 +96,7 @@ def may_have_several(problem: PathKernels, network: Network, temperature: float)
 def search_starts(
     coordinates: ChainCoordinates,
     scale: float,
-    evaluate: Callable[[np.ndarray], tuple[float, float]],
+    evaluate: Callable[[np.ndarray], Iterate],
 ) -> Iterator[np.ndarray]:
     """Yield coordinates from which to search for other minima, without end.
 
@@ -106,7 +109,8 @@ def search_starts(
     scale : float
         Smallest t, :attr:`Concavity.scale`.
     evaluate : callable
-        Coordinates → (action, energy), infinite outside the domain.
+        Coordinates → Iterate of the action, infinite outside the domain, where its detail is None.
+        Elsewhere the detail has the energy.
     """
     network = coordinates.network
     scaled = _lowest_energy(coordinates, scale, evaluate)
@@ -119,7 +123,7 @@ def search_starts(
         if heads > 1 and math.isfinite(network.widths[layer])
     ]
     if len(of_heads) > MOST_STARTS - 2:  # an evaluation each, where a descent takes tens
-        of_heads.sort(key=lambda start: evaluate(start)[0])
+        of_heads.sort(key=lambda start: evaluate(start).value)
     yield from of_heads
     generator = np.random.default_rng(0)
     for _ in itertools.count():
@@ -153,15 +157,18 @@ def warn_of_scale(spectrum: LabelSpectrum, temperature: float) -> None:
 
 def structured_starts(network: Network) -> int:
     """Number of starts of a full automatic search, the limit included."""
-    layers = zip(network.heads, network.widths)
-    heads = sum(count for count, width in layers if count > 1 and math.isfinite(width))
+    if network.shared:
+        layers = zip(network.heads, network.widths)
+        heads = sum(count for count, width in layers if count > 1 and math.isfinite(width))
+    else:
+        heads = len(network.finite_widths) if network.n_paths > 1 else 0
     return min(MOST_STARTS, 2 + len(_SUPPRESSIONS) * heads)
 
 
 def _lowest_energy(
     coordinates: ChainCoordinates,
     scale: float,
-    evaluate: Callable[[np.ndarray], tuple[float, float]],
+    evaluate: Callable[[np.ndarray], Iterate],
 ) -> np.ndarray:
     """The limit scaled by steps beyond ``scale`` while the energy falls."""
     network = coordinates.network
@@ -179,10 +186,10 @@ def _lowest_energy(
         logs = np.zeros(len(network.sizes))
         logs[-len(sizes) :] = np.log1p(force / sizes)
         start = coordinates.scaled(logs)
-        _, energy = evaluate(start)
-        if not energy < lowest:
+        detail = evaluate(start).detail
+        if detail is None or not detail.energy < lowest:
             break
-        lowest, best = energy, start
+        lowest, best = detail.energy, start
     return best
 
 

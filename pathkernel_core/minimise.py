@@ -11,6 +11,7 @@ import numpy as np
 
 from pathkernel_core import quasi_newton
 from pathkernel_core.backend import Array, array_namespace, from_host
+from pathkernel_core.branches import BranchCoordinates, coordinates_of
 from pathkernel_core.coordinates import ChainCoordinates
 from pathkernel_core.errors import MinimisationError, NotPositiveDefiniteError
 from pathkernel_core.kernels import PathKernels
@@ -35,7 +36,6 @@ from pathkernel_core.threads import blas_threads_for
 _COORDINATES = 100
 _SAME = 0.2  # largest difference of coordinates within one basin, near its minimum
 _NEAR_SADDLE = 1e-6  # largest tolerance of a descent from a possible saddle
-_ZERO = 1e-7  # of the largest coordinate; a symmetry keeps the smaller ones at zero
 _NOISE = 1e-2  # in coordinates, which breaks symmetries
 _SAME_SPECTRUM = 1e-4  # relative difference of the eigenvalues of U along a ring of minima
 _ROUNDING = 1e-6  # relative difference of actions of one minimum
@@ -65,7 +65,7 @@ def minimise_action(
     problem : PathKernels
         Training examples.
     network : Network
-        Heads, widths, variances and outputs.
+        Heads, widths, variances and outputs; or independent branches (``shared=False``).
     temperature : float
         Positive Gibbs temperature T.
     tolerance : float, optional
@@ -139,7 +139,7 @@ def minimise_action(
     if not action.coordinates.size:  # all widths are infinite
         return gp_limit(problem, network, temperature)
     descend = _Descender(action, tolerance, max_evaluations, report)
-    with blas_threads_for(problem.evaluation_seconds):
+    with blas_threads_for(problem.seconds_for(network)):
         if start is not None:
             with np.errstate(all="ignore"):
                 warm_start = _warm_start(action.coordinates, start)
@@ -188,7 +188,7 @@ def gp_limit(problem: PathKernels, network: Network, temperature: float) -> Solu
     temperature = positive("temperature", temperature)
     _check_network(problem, network)
     action = _Action(problem, network, temperature)
-    with blas_threads_for(problem.evaluation_seconds):
+    with blas_threads_for(problem.seconds_for(network)):
         limit, history = action(action.coordinates.gp_limit).detail, _History()
     history.append(limit)
     return _solution(action, [_Descent(limit, Status.GP_LIMIT, history)])
@@ -255,7 +255,7 @@ class _Action:
 
     def __init__(self, problem: PathKernels, network: Network, temperature: float):
         self.problem, self.network, self.temperature = problem, network, temperature
-        self.coordinates = ChainCoordinates(network)
+        self.coordinates, self.form = coordinates_of(network), problem.form_for(network)
         self._scales = network.path_scales[:, None] if network.has_skips else None
         self.unit = network.width / network.smallest_width
         self.curvature = self.unit * self.coordinates.curvature
@@ -266,14 +266,14 @@ class _Action:
             raise _OutOfEvaluationsError
         self.evaluations += 1
         network, unit = self.network, self.unit
-        width, variance = network.width, network.variances[0]
+        width, variance = network.width, network.kernel_variance
         with np.errstate(over="ignore", invalid="ignore"):
             relative = self.coordinates.relative_factors(coordinates)
             factors = self.coordinates.factors(relative)
         try:
             # the kernel is linear in U, so that σ²_0 can go into its factor: no copy of the
             # features for each variance; the gradient gets σ²_0 back by the chain rule
-            energy, gradient = self.problem.form.energy_and_gradient(
+            energy, gradient = self.form.energy_and_gradient(
                 math.sqrt(variance) * factors[0], self.temperature, self._scales
             )
             energy, gradient = energy / network.smallest_width, gradient * (variance / width)
@@ -334,8 +334,9 @@ class _Descender:
         """Descend from coordinates to a minimum.
 
         An exact symmetry, such as that of heads with orthogonal features, keeps coordinates at
-        zero from the start to the end, which may then be a saddle. A second descent from there
-        starts with noise. Other symmetries are curved in these coordinates, and no step keeps them.
+        zero from the start to the end, which may then be a saddle; one of independent branches
+        keeps them equal. A second descent from there starts with noise. Other symmetries are curved
+        in these coordinates, and no step keeps them.
 
         Raises
         ------
@@ -344,8 +345,8 @@ class _Descender:
         """
         descent = self._descend(start, curvature, minima)
         end = descent.evaluation
-        sizes = np.abs(end.coordinates)
-        if descent.status is not Status.CONVERGED or sizes.min() > _ZERO * sizes.max():
+        symmetric = self.action.coordinates.is_symmetric(end.coordinates)
+        if descent.status is not Status.CONVERGED or not symmetric:
             return descent
         # less where a level is stiffer; above what the tolerance hides
         deviations = max(_NOISE, math.sqrt(self._tolerance)) * np.sqrt(
@@ -410,6 +411,8 @@ class _Descender:
 
         It is a rotation of heads, which leaves the action and the eigenvalues of U as they are.
         """
+        if not self.action.network.shared:
+            return False  # an exchange of branches is discrete
         ends = [minimum.evaluation for minimum in minima]
         same = [end for end in ends if self._same_value(evaluation, end, _ROUNDING)]
         values = _singular_values(evaluation)
@@ -436,12 +439,14 @@ def _search(descend: _Descender, spectrum: LabelSpectrum, starts: int | None) ->
     if starts == 1 or (starts is None and suspicion.ratio < SUSPICIOUS):
         return descents
 
-    def evaluate(coordinates: np.ndarray) -> tuple[float, float]:
+    def evaluate(coordinates: np.ndarray) -> quasi_newton.Iterate:
         action.limit = math.inf  # candidates do not use up the evaluations of a descent
-        point = action(coordinates)
-        return point.value, point.detail.energy if point.detail else math.inf
+        return action(coordinates)
 
-    candidates = search_starts(action.coordinates, suspicion.scale, evaluate)
+    if isinstance(action.coordinates, BranchCoordinates):
+        candidates = action.coordinates.starts(suspicion.scale, evaluate)
+    else:
+        candidates = search_starts(action.coordinates, suspicion.scale, evaluate)
     last = structured_starts(network) if starts is None else starts
     for number, start in zip(range(2, last + 1), candidates):
         # a failed end is no minimum: to give up a descent near it could lose the minimum beyond
@@ -472,7 +477,7 @@ def _solution(action: _Action, descents: Sequence[_Descent], searched: bool = Tr
     limit = action.coordinates.entropy(action.coordinates.gp_limit)
 
     def order_parameter(factor: np.ndarray) -> Array:
-        return from_host(factor @ factor.T, action.problem.array)
+        return from_host(action.coordinates.order_parameter(factor), action.problem.array)
 
     return Solution(
         order_parameters=tuple(map(order_parameter, end.factors)),
@@ -504,10 +509,14 @@ def _solution(action: _Action, descents: Sequence[_Descent], searched: bool = Tr
     )
 
 
-def _warm_start(coordinates: ChainCoordinates, start: Solution) -> np.ndarray:
+def _warm_start(coordinates: ChainCoordinates | BranchCoordinates, start: Solution) -> np.ndarray:
     if not isinstance(start, Solution):
         raise TypeError(f"start must be a Solution, not {type(start).__name__}")
     sizes, network = start.network.sizes, coordinates.network
+    if start.network.shared is not network.shared:
+        raise ValueError(
+            "start and network must both have independent branches (shared=False), or neither"
+        )
     if sizes != network.sizes or start.network.shared_sizes != network.shared_sizes:
         raise ValueError(
             f"start has order parameters of sizes {sizes}, but this network "

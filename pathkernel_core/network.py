@@ -20,7 +20,7 @@ Skips = float | None | Sequence[float | None]
 
 @dataclass(frozen=True)
 class Network:
-    """Multi-head attention network with L layers, the prior of the theory.
+    """Multi-head attention network with L layers, or of B independent branches: the prior.
 
     Parameters
     ----------
@@ -38,12 +38,17 @@ class Network:
         Strengths s_ℓ ≥ 0 of skip connections, x^ℓ = s_ℓ x^{ℓ-1} + (sum over heads): one for all
         layers, or one for each. A layer with a skip connection has additional paths past its heads,
         whose head number is 0. None, the default, stands for a layer without one.
+    shared : bool
+        Whether the branches of a layer share the weights around it, as heads do. If False, the
+        network is a sum of B independent branches, ``heads=(B,)``, each with a projection and a
+        readout of its own: see the notes.
 
     Raises
     ------
     ValueError
         If a number is missing, not positive or, except for widths, not finite, or the widths
-        around a skip connection differ.
+        around a skip connection differ; or if independent branches have several layers, several
+        outputs or skip connections.
     TypeError
         If a value is not a number.
 
@@ -53,6 +58,12 @@ class Network:
     stays at its prior where there are few. With more paths than width the log evidence is NaN, and
     predictions rest on the saddle point alone: sample to check them.
 
+    With ``shared=False``, f = Σ_l (N_l B)^{-1/2} a_l·V_l ξ_l/√N_0 as in Zhang and Sompolinsky (ICLR
+    2025): ``widths`` are N_1 … N_B, one for all or one for each branch, ``variances`` σ²_V and
+    σ²_a. Outputs of different branches are independent given u_l = σ²_V |a_l|²/N_l, so that the
+    order parameter is diagonal, (B,): see :mod:`pathkernel_core.branches`. A branch of infinite
+    width keeps u_l = σ²_V σ²_a.
+
     Examples
     --------
     >>> import pathkernel as pk
@@ -60,6 +71,8 @@ class Network:
     ('1-1', '1-2', '2-1', '2-2')
     >>> pk.Network(heads=(2, 1), widths=10, skips=(0.7, None)).path_labels
     ('skip-1', '1-1', '2-1')
+    >>> pk.Network(heads=(3,), widths=(10, 20, 20), shared=False).limit_diagonal
+    array([1., 1., 1.])
     """
 
     heads: tuple[int, ...]
@@ -67,6 +80,7 @@ class Network:
     variances: tuple[float, ...] = (1.0,)
     outputs: int = 1
     skips: tuple[float | None, ...] = ()
+    shared: bool = True
 
     def __init__(
         self,
@@ -75,19 +89,30 @@ class Network:
         variances: float | Sequence[float] = 1.0,
         outputs: int = 1,
         skips: Skips = None,
+        shared: bool = True,
     ):
         single = isinstance(heads, numbers.Number) or getattr(heads, "ndim", None) == 0
         heads = _whole_numbers("heads", (heads,) if single else heads)
         if not heads:
             raise ValueError("heads must name at least one layer, for example heads=(2, 2)")
         layers = len(heads)
+        levels, level_names = layers + 1, "N_0 … N_L"
+        factors, factor_names = layers + 2, "σ²_0, σ²_1 … σ²_L, σ²_a"
+        if not isinstance(shared, bool | np.bool_):
+            raise TypeError(f"shared must be True or False, not {shared!r}")
+        if not shared:
+            levels, level_names = heads[0], "N_1 … N_B, one for each branch"
+            factors, factor_names = 2, "σ²_V, σ²_a"
         fields: dict[str, Any] = {
             "heads": heads,
             "outputs": _whole_numbers("outputs", (outputs,))[0],
-            "widths": _per_layer("widths", widths, layers + 1, "N_0 … N_L", infinite=True),
-            "variances": _per_layer("variances", variances, layers + 2, "σ²_0, σ²_1 … σ²_L, σ²_a"),
             "skips": skips_of_layers(skips, layers),
+            "shared": bool(shared),
         }
+        if not shared:
+            _check_independent(**fields)
+        fields["widths"] = _numbers("widths", widths, levels, level_names, infinite=True)
+        fields["variances"] = _numbers("variances", variances, factors, factor_names)
         # their product multiplies the kernel: were it 0 or infinite, no temperature would fit
         limit = math.prod(fields["variances"])
         if not np.finfo(float).tiny <= limit < math.inf:
@@ -98,19 +123,42 @@ class Network:
         for name, value in fields.items():
             object.__setattr__(self, name, value)
         for layer, skip in enumerate(self.skips, start=1):
+            if skip is None:
+                continue
             below, above = self.widths[layer - 1 : layer + 1]
-            if skip is not None and below != above:
+            if below != above:
                 raise ValueError(
                     f"the skip connection of layer {layer} adds its input to its output, so that "
                     f"widths N_{layer - 1} and N_{layer} must be equal, but are {below:g} and "
                     f"{above:g}"
                 )
 
+    def __repr__(self) -> str:
+        same = not self.shared and len(set(self.widths)) == 1  # there may be thousands
+        fields = [
+            f"heads={self.heads!r}",
+            f"widths={self.widths[0] if same else self.widths!r}",
+            f"variances={self.variances!r}",
+            f"outputs={self.outputs!r}",
+            f"skips={self.skips!r}",
+        ]
+        if not self.shared:
+            fields[-2:] = ["shared=False"]
+        return f"Network({', '.join(fields)})"
+
     def _repr_html_(self) -> str:
-        rows = {
-            "heads of each layer": ", ".join(map(str, self.heads)),
-            "attention paths": f"{self.n_paths}",
-            "widths N_0 … N_L": ", ".join(f"{width:g}" for width in self.widths),
+        rows: dict[str, object]
+        if not self.shared:
+            fewest, most = min(self.widths), max(self.widths)
+            widths = f"{fewest:g}" if fewest == most else f"{fewest:g} to {most:g}"
+            rows = {"independent branches": f"{self.n_paths}", "widths N_1 … N_B": widths}
+        else:
+            rows = {
+                "heads of each layer": ", ".join(map(str, self.heads)),
+                "attention paths": f"{self.n_paths}",
+                "widths N_0 … N_L": ", ".join(f"{width:g}" for width in self.widths),
+            }
+        rows |= {
             "prior variances": ", ".join(f"{variance:g}" for variance in self.variances),
             "outputs": self.outputs,
         }
@@ -160,13 +208,20 @@ class Network:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Sizes of the order parameters U_1 … U_L, u_a: partial paths times outputs."""
+        """Sizes of the order parameters U_1 … U_L, u_a: partial paths times outputs.
+
+        Of independent branches, 1 for each u_l.
+        """
+        if not self.shared:
+            return (1,) * self.n_paths
         partial = [math.prod(self.branches[layer:]) for layer in range(self.n_layers + 1)]
         return tuple(count * self.outputs for count in partial)
 
     @property
     def shared_sizes(self) -> tuple[int, ...]:
         """Sizes of the leading blocks of U_1 … U_L, u_a that a skip repeats from above, or 0."""
+        if not self.shared:
+            return (0,) * self.n_paths
         above = zip(self.skips, self.sizes[1:])
         return (*(0 if skip is None else size for skip, size in above), 0)
 
@@ -189,6 +244,8 @@ class Network:
     @property
     def limit_diagonal(self) -> np.ndarray:
         """Diagonal of U in the Gaussian process limit N → ∞, shape (n·C,): variances multiplied."""
+        if not self.shared:
+            return np.full(self.n_paths, math.prod(self.variances))
         # from the readout down, as the prior is; a skip passes on what is above it without σ²_ℓ
         above = self.variances[-1] * np.ones(self.outputs)
         layers = list(zip(self.heads, self.order_parameter_variances, self.skips))
@@ -198,9 +255,17 @@ class Network:
         return above
 
     @property
+    def kernel_variance(self) -> float:
+        """Prior variance outside the order parameter, σ²_0; 1 for independent branches."""
+        return self.variances[0] if self.shared else 1.0
+
+    @property
     def order_parameter_variances(self) -> tuple[float, ...]:
-        """Prior variance that enters each order parameter U_1 … U_L, u_a: σ²_1 … σ²_L, σ²_a."""
-        return self.variances[1:]
+        """Prior variance that enters each order parameter U_1 … U_L, u_a: σ²_1 … σ²_L, σ²_a.
+
+        Of independent branches, σ²_V σ²_a for all.
+        """
+        return self.variances[1:] if self.shared else (math.prod(self.variances),)
 
     @property
     def paths(self) -> tuple[tuple[int, ...], ...]:
@@ -232,8 +297,11 @@ class Network:
         heads : sequence of L iterables of int
             Head numbers of each layer, from 1; a layer cannot be empty.
         """
-        counts = [len(layer) for layer in self._head_numbers(heads)]
-        return Network(counts, self.widths, self.variances, self.outputs, self.skips)
+        numbers_of_heads = self._head_numbers(heads)
+        counts, widths = [len(layer) for layer in numbers_of_heads], self.widths
+        if not self.shared:
+            widths = tuple(self.widths[head - 1] for head in numbers_of_heads[0])
+        return Network(counts, widths, self.variances, self.outputs, self.skips, self.shared)
 
     def paths_through(self, heads: Sequence[Iterable[int]]) -> np.ndarray:
         """Indices of the paths that use only these heads of each layer, or skip it."""
@@ -302,7 +370,30 @@ def skips_of_layers(skips: Skips, layers: int) -> tuple[float | None, ...]:
     return tuple(None if skip is None else float(skip) for skip in strengths)
 
 
-def _per_layer(
+def _check_independent(
+    heads: tuple[int, ...], outputs: int, skips: tuple[float | None, ...], shared: bool
+) -> None:
+    """Raise ValueError where independent branches are not defined."""
+    remedy = "; leave shared out for heads that share their weights"
+    if len(heads) > 1:
+        raise ValueError(
+            f"shared=False stands for one layer of independent branches, heads=(B,), but heads is "
+            f"{heads}: paths through several layers share weights, so that U is not diagonal"
+            + remedy
+        )
+    if outputs > 1:
+        raise ValueError(
+            f"shared=False needs outputs=1, but outputs is {outputs}: the readouts of a branch "
+            "share its projection, so that u_l is a matrix over outputs" + remedy
+        )
+    if skips != (None,):
+        raise ValueError(
+            f"shared=False excludes skip connections, but skips is {skips}: a skip is a path of "
+            "all branches. Give the inputs past the attention a branch of their own"
+        )
+
+
+def _numbers(
     name: str, values: Any, count: int, meaning: str, infinite: bool = False
 ) -> tuple[float, ...]:
     if isinstance(values, numbers.Real) or getattr(values, "ndim", None) == 0:

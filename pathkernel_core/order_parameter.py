@@ -78,7 +78,8 @@ def head_scores(network: Network, order_parameter: Array) -> np.ndarray:
     ----------
     network : Network
     order_parameter : array, shape (n·C, n·C)
-        Rows and columns in path order, output fastest.
+        Rows and columns in path order, output fastest. Of independent branches, the diagonal (B,),
+        whose scores are |u_l| divided by the largest.
 
     Returns
     -------
@@ -117,15 +118,15 @@ def _scores(network: Network, order_parameter: Array) -> tuple[np.ndarray, np.nd
             f"network must be a Network, not {type(network).__name__}; call "
             "head_scores(network, order_parameter)"
         )
-    paths, outputs = network.n_paths, network.outputs
+    size = network.n_paths * network.outputs
+    shape = (size, size) if network.shared else (size,)
     matrix = np.abs(to_host(order_parameter), dtype=float)
-    if matrix.shape != (paths * outputs,) * 2:
-        raise ValueError(
-            f"order_parameter must have shape ({paths * outputs}, {paths * outputs}), "
-            f"but has {matrix.shape}"
-        )
+    if matrix.shape != shape:
+        raise ValueError(f"order_parameter must have shape {shape}, but has {matrix.shape}")
     if not np.isfinite(matrix).all():
         matrix = np.full_like(matrix, np.nan)
+    if not network.shared:  # no pair of different branches
+        return matrix / (matrix.max() or np.nan), np.array([np.nan])
     matrix = scaled_order_parameter(network, matrix)
     scores = []
     for layer, count in enumerate(network.branches):

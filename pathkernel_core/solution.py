@@ -24,7 +24,7 @@ from pathkernel_core.backend import (
     rows_of,
     to_host,
 )
-from pathkernel_core.coordinates import ChainCoordinates
+from pathkernel_core.branches import coordinates_of
 from pathkernel_core.kernels import PathKernels, predictor_mean, total_kernel
 from pathkernel_core.network import Network
 from pathkernel_core.notebook import matrix, table
@@ -94,9 +94,11 @@ class Solution:
     Attributes
     ----------
     order_parameters : tuple of arrays
-        U_1, …, U_L, u_a in the problem's array library.
+        U_1, …, U_L, u_a in the problem's array library; of independent branches, one array (B,) of
+        all u_l.
     factors : tuple of arrays
-        Lower triangular B with U = B Bᵀ for each of them, NumPy in float64.
+        Lower triangular B with U = B Bᵀ for each of them, NumPy in float64; of independent
+        branches, the square roots (B,) of u_l.
     action, entropy, energy : float
         Action per width, S/N, and its two terms; N is the largest width (Eq. 11, 32).
     status : Status
@@ -137,7 +139,10 @@ class Solution:
 
     @property
     def order_parameter(self) -> Array:
-        """The order parameter U = U_1, shape (n·C, n·C), path index before output index."""
+        """The order parameter U = U_1, shape (n·C, n·C), path index before output index.
+
+        Of independent branches, its diagonal u, (B,).
+        """
         return self.order_parameters[0]
 
     @property
@@ -155,6 +160,9 @@ class Solution:
         contributions in the limit, ``gp_limit(problem, network, T).head_contributions``: give them
         as a baseline. For skips, outputs and failures see :func:`pathkernel_core.head_scores`.
         """
+        if not self.network.shared:
+            mean_kernels = to_host(self.problem.mean_branch_kernels)
+            return head_scores(self.network, to_host(self.order_parameter) * mean_kernels)
         sizes = np.abs(to_host(self.problem.mean_kernels))
         of_outputs = np.ones((self.network.outputs,) * 2)
         return head_scores(self.network, to_host(self.order_parameter) * np.kron(sizes, of_outputs))
@@ -231,7 +239,7 @@ class Solution:
                     'build PathKernels with space="examples"'
                 )
             weights = scaled_order_parameter(self.network, self.order_parameter)
-            return total_kernel(xi, weights, variance=self.network.variances[0])
+            return total_kernel(xi, weights, variance=self.network.kernel_variance)
         xp = array_namespace(root=root)
         kernel = matmul(root, xp.matrix_transpose(root))
         return add_to_diagonal(kernel, from_host(-self.temperature, root), xp)
@@ -247,7 +255,7 @@ class Solution:
             return math.nan
         # above the limit's, since the prior is e^{−S_entropy/2} only up to a normaliser: at leading
         # order its value at the limit. A difference of entropies has no digit left at N = 10⁹
-        coordinates = ChainCoordinates(self.network)
+        coordinates = coordinates_of(self.network)
         excess = coordinates.excess_entropy(coordinates.from_factors(self.factors))
         n_labels = self.problem.n_examples * self.network.outputs
         energy = self.network.width * self.energy
@@ -316,7 +324,7 @@ class Solution:
         # features of new examples are expanded by outputs, and mixed, batch by batch
         per_example = xi.shape[1] * xi.shape[2] * self.network.outputs**2
         step = max(1, PREDICTION_ELEMENTS // max(1, per_example))
-        seconds = self.problem.evaluation_seconds
+        seconds = self.problem.seconds_for(self.network)
         with blas_threads_for(seconds), np.errstate(over="ignore", invalid="ignore"):
             moments = [
                 self.problem.posterior_moments(posterior, factor, rows_of(xi, batch))
@@ -356,7 +364,9 @@ class Solution:
     @cached_property
     def posterior(self) -> tuple[Posterior, np.ndarray]:
         """Gaussian posterior of the predictor, and its factor of U times σ²_0 n c_π c_π'."""
-        factor = math.sqrt(self.network.variances[0]) * self.factors[0]
-        factor *= self.network.path_scales[:, None]
-        with blas_threads_for(self.problem.evaluation_seconds):
-            return self.problem.form.posterior(factor, self.temperature), factor
+        network = self.network
+        factor = math.sqrt(network.kernel_variance) * self.factors[0]
+        if network.has_skips:
+            factor *= network.path_scales[:, None]
+        with blas_threads_for(self.problem.seconds_for(network)):
+            return self.problem.form_for(network).posterior(factor, self.temperature), factor

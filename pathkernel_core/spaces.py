@@ -163,7 +163,7 @@ class ExampleSpace:
         energy, gradient = evaluate(*arrays, scaled, from_host(temperature, rows), lower=True)
         energy = float(energy)
         if not math.isfinite(energy):
-            raise _not_positive_definite(self._kernel(rows, scaled), temperature)
+            raise not_positive_definite(self._kernel(rows, scaled), temperature)
         gradient = to_host(gradient)
         return energy, gradient if scales is None else scales * gradient * scales.T
 
@@ -178,7 +178,7 @@ class ExampleSpace:
         evaluate = compiled(_example_posterior, array_namespace(rows=rows))
         weights, whitened, root = evaluate(rows, labels, factor, from_host(temperature, rows))
         if not is_true(finite(weights)):
-            raise _not_positive_definite(self._kernel(rows, factor), temperature)
+            raise not_positive_definite(self._kernel(rows, factor), temperature)
         return Posterior(weights, _explained_by_examples, (whitened,), root)
 
     def explained_labels(self, root: Array) -> tuple[np.ndarray, np.ndarray]:
@@ -260,7 +260,7 @@ class FeatureSpace:
         if not math.isfinite(energy):
             xp = array_namespace(gram=gram)
             matrix = _mix_gram(gram, scaled, xp)
-            raise _not_positive_definite(matrix, temperature)
+            raise not_positive_definite(matrix, temperature)
         # BᵀMB − BᵀRB → M − R. The former comes from the factorisation alone; M itself would take
         # another product with the Gram matrix
         half = scipy.linalg.solve_triangular(factor, to_host(mixed_gradient), lower=True, trans="T")
@@ -301,8 +301,8 @@ class FeatureSpace:
         evaluate = compiled(_feature_posterior, xp)
         weights, inverse = evaluate(gram, projections, factor, from_host(temperature, gram))
         if not is_true(finite(weights)):
-            raise _not_positive_definite(_mix_gram(gram, factor, xp), temperature)
-        return Posterior(weights, _explained_by_features, (inverse, temperature))
+            raise not_positive_definite(_mix_gram(gram, factor, xp), temperature)
+        return Posterior(weights, explained_by_features, (inverse, temperature))
 
     def keep_paths(self, paths: np.ndarray) -> FeatureSpace:
         """Same form for a sub-network of these paths."""
@@ -478,7 +478,7 @@ def _feature_posterior(
     return matmul(factor, xp.reshape(q, (-1, projections.shape[1]))), inverse
 
 
-def _explained_by_features(mixed: Array, inverse: Array, temperature: float) -> Array:
+def explained_by_features(mixed: Array, inverse: Array, temperature: float) -> Array:
     """With L⁻¹ of B = LLᵀ = T1 + (Bᵀ⊗1) ΦᵀΦ (B⊗1)."""
     xp = array_namespace(mixed=mixed)
     mixed = xp.reshape(mixed, (mixed.shape[0], -1))
@@ -514,7 +514,8 @@ def _feature_space(
     return log_det, xp.sum(half**2), gradient
 
 
-def _not_positive_definite(matrix: Array, temperature: float) -> NotPositiveDefiniteError:
+def not_positive_definite(matrix: Array, temperature: float) -> NotPositiveDefiniteError:
+    """Error that says why a kernel plus the temperature could not be factorised."""
     matrix = to_host(matrix)
     if not np.isfinite(matrix).all():
         return NotPositiveDefiniteError(

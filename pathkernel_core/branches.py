@@ -1,0 +1,156 @@
+"""Independent branches: the coordinates of their order parameter, which is diagonal.
+
+In a network of B branches that share no weights (Zhang and Sompolinsky, ICLR 2025),
+
+    f = Σ_l (N_l B)^{-1/2} a_l·V_l ξ_l / √N_0,        K = Σ_l u_l C_ll / B,
+
+only the squared readout of each branch is left of the weights, u_l = σ²_V |a_l|²/N_l, a priori
+σ² χ²_{N_l}/N_l with σ² = σ²_V σ²_a, exactly and independently. The action is
+
+    S = Σ_l N_l [u_l/σ² − ln u_l] + ln det(K + T1) + Yᵀ (K + T1)⁻¹ Y.
+
+With u_l = σ² e^{2t_l} every term of the entropy is N_l (e^{2t} − 2t) plus a constant, as on the
+diagonal of the chain's coordinates, with the Gaussian process limit at t = 0. All costs B numbers.
+As N → 0 the entropy fades: u_l is set by its gradient's own zero, u_l ∂S_energy/∂u_l = 0 for every
+branch, whatever σ² and the other branches' widths, which is equipartition.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from pathkernel_core.coordinates import ChainCoordinates
+from pathkernel_core.network import Network
+from pathkernel_core.quasi_newton import Iterate
+
+_TIE = 1e-9  # of the largest coordinate; a symmetry keeps coordinates closer than this
+_STEP = 2.0  # of ln u, from one scaled limit to the next
+_LARGEST_SCALE = 60.0  # of ln u
+_SUPPRESSIONS = (3.0, 1.0)  # of t of all branches but one
+_FAVOURED = 11  # branches that a search tries one by one
+
+
+class BranchCoordinates:
+    """Map between coordinates t, one vector, and the square roots of u_1, …, u_B.
+
+    It has the methods of :class:`pathkernel_core.coordinates.ChainCoordinates`, whose docstrings
+    hold, with one vector (B,) in place of the list of factors. Branches of infinite width have no
+    coordinate.
+    """
+
+    def __init__(self, network: Network):
+        self.network = network
+        widths = np.array(network.widths)
+        self._free = np.isfinite(widths)
+        self._weights = widths[self._free] / network.width
+        (self._variance,) = network.order_parameter_variances
+        self._limit_entropy = float(self._weights.sum()) * (1 - math.log(self._variance))
+
+    @property
+    def size(self) -> int:
+        """Number of coordinates."""
+        return len(self._weights)
+
+    @property
+    def curvature(self) -> np.ndarray:
+        """Diagonal of the entropy's Hessian (per N) at the Gaussian process limit."""
+        return 4 * self._weights
+
+    @property
+    def gp_limit(self) -> np.ndarray:
+        """Coordinates of the Gaussian process limit: the origin."""
+        return np.zeros(self.size)
+
+    def relative_factors(self, coordinates: np.ndarray) -> list[np.ndarray]:
+        """Square roots of u_l/σ², as a list of one vector (B,)."""
+        relative = np.ones(len(self._free))
+        relative[self._free] = np.exp(coordinates)
+        return [relative]
+
+    def factors(self, relative: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Square roots of u_l, as a list of one vector (B,)."""
+        return [math.sqrt(self._variance) * relative[0]]
+
+    def from_factors(self, factors: Sequence[np.ndarray]) -> np.ndarray:
+        """Coordinates of given square roots of u_l, for a warm start."""
+        return np.log(factors[0][self._free] / math.sqrt(self._variance))
+
+    def order_parameter(self, factor: np.ndarray) -> np.ndarray:
+        """Order parameters u_l (B,) from their square roots."""
+        return factor**2
+
+    def entropy(self, coordinates: np.ndarray) -> float:
+        """Entropy divided by N."""
+        return self._limit_entropy + self.excess_entropy(coordinates) / self.network.width
+
+    def excess_entropy(self, coordinates: np.ndarray) -> float:
+        """Entropy above that of the Gaussian process limit, not divided by N."""
+        logs = 2 * coordinates
+        with np.errstate(over="ignore"):
+            return self.network.width * float(self._weights @ (np.expm1(logs) - logs))
+
+    def gradient(
+        self,
+        coordinates: np.ndarray,
+        relative: Sequence[np.ndarray],
+        factors: Sequence[np.ndarray],
+        energy_gradient: np.ndarray,
+    ) -> np.ndarray:
+        """Gradient of the action per N in the coordinates."""
+        # du/dt = 2u; expm1, since a branch much wider than another is at t = 0 to rounding
+        of_energy = (2 * factors[0] ** 2 * energy_gradient)[self._free]
+        with np.errstate(over="ignore"):
+            return of_energy + 2 * self._weights * np.expm1(2 * coordinates)
+
+    def largest_slope(
+        self,
+        coordinates: np.ndarray,
+        relative: Sequence[np.ndarray],
+        factors: Sequence[np.ndarray],
+        energy_gradient: np.ndarray,
+    ) -> float:
+        """Largest derivative of the action per N with respect to a u_l."""
+        u = factors[0][self._free] ** 2
+        slopes = energy_gradient[self._free] + self._weights * np.expm1(2 * coordinates) / u
+        return float(np.abs(slopes).max(initial=0.0))
+
+    def is_symmetric(self, coordinates: np.ndarray) -> bool:
+        """Whether an exchange of branches may have kept a descent on a saddle."""
+        gaps = np.diff(np.sort(coordinates))
+        return bool((gaps <= _TIE * np.abs(coordinates).max(initial=0.0)).any())
+
+    def starts(self, scale: float, evaluate: Callable[[np.ndarray], Iterate]) -> Iterator:
+        """Coordinates from which to search for other minima, without end.
+
+        First the limit scaled to the lowest energy, then from there single branches with all others
+        suppressed, those first that lower the action most at the limit; then random ones.
+        Parameters as for :func:`pathkernel_core.minima.search_starts`.
+        """
+        lowest, scaled = math.inf, self.gp_limit
+        while scale + _STEP <= _LARGEST_SCALE:
+            scale += _STEP
+            point = evaluate(np.full(self.size, scale / 2))
+            if point.detail is None or not point.detail.energy < lowest:
+                break
+            lowest, scaled = point.detail.energy, point.x
+        yield scaled
+        # one evaluation ranks all branches, where the action of each would take thousands
+        steepest = np.argsort(evaluate(self.gp_limit).gradient / self.curvature)
+        for suppression in _SUPPRESSIONS:
+            for branch in steepest[:_FAVOURED] if self.size > 1 else ():
+                start = scaled - suppression
+                start[branch] += suppression
+                yield start
+        generator = np.random.default_rng(0)
+        for _ in itertools.count():
+            noise = generator.choice([0.1, 0.5, 1.0, 2.0]) * generator.normal(size=self.size)
+            yield generator.uniform(0.0, 1.5) * scaled + noise
+
+
+def coordinates_of(network: Network) -> ChainCoordinates | BranchCoordinates:
+    """Coordinates of the order parameters of a network."""
+    return ChainCoordinates(network) if network.shared else BranchCoordinates(network)
