@@ -3,7 +3,8 @@
 Arrays in, arrays out, on whatever array library they come from. See the README for a start.
 """
 
-from pathkernel_core.attention import Attention, AttentionProduct, QueryKey, attentioned_inputs
+from pathkernel_core.attention import Attention, AttentionProduct, QueryKey
+from pathkernel_core.contraction import attentioned_inputs
 from pathkernel_core.cross_validation import LeaveOneOut, leave_one_out
 from pathkernel_core.differentiable import DifferentiableSolution, differentiable_solution
 from pathkernel_core.errors import (
@@ -13,6 +14,7 @@ from pathkernel_core.errors import (
     PrecisionError,
     ScaleWarning,
 )
+from pathkernel_core.gated_layers import Gated
 from pathkernel_core.kernels import (
     PathKernels,
     path_kernel,
@@ -47,6 +49,7 @@ __all__ = [
     "CloseMinimaWarning",
     "DifferentiableSolution",
     "Examples",
+    "Gated",
     "LeaveOneOut",
     "MinimisationError",
     "Minimum",

@@ -1,13 +1,12 @@
-"""Attention of a layer (Eq. 3) and the attentioned inputs along every path (Eq. 7)."""
+"""Attention of a layer (Eq. 3): the heads of one layer."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import array_api_compat
 import numpy as np
@@ -15,22 +14,15 @@ import numpy as np
 from pathkernel_core.backend import (
     Array,
     array_namespace,
-    batches,
     compiled,
     from_host,
     is_true,
-    joined,
     not_overflown,
     real_floating,
     rows_of,
 )
-from pathkernel_core.network import Skips, skips_of_layers
 from pathkernel_core.products import matmul
-from pathkernel_core.scalars import positive, whole_number
-
-Readout = Literal["first", "last", "mean"] | int
-
-_BATCH_ELEMENTS = 2**21  # elements of the largest intermediate array, 16 MiB in float64
+from pathkernel_core.scalars import positive
 
 
 class Layer(Protocol):
@@ -266,163 +258,6 @@ class Attention(_ArrayHeads):
     def select(self, examples: slice) -> Attention:  # type: ignore[override]
         """Layer for a slice of the examples."""
         return Attention(rows_of(self.omega, examples))
-
-
-def attentioned_inputs(
-    inputs: Array,
-    layers: Sequence[Layer],
-    readout: Readout = "last",
-    batch_size: int | None = None,
-    skips: Skips = None,
-) -> Array:
-    """Inputs averaged by the attention along every path, ξ^π (Eq. 7).
-
-    Parameters
-    ----------
-    inputs : array, shape (P, M, N_0)
-        Token sequences; every layer attends to these bare inputs.
-    layers : sequence of Layer
-        Attention of each layer, first layer first.
-    readout : {"last", "first", "mean"} or int
-        Token at which the network is read out, or the mean over tokens.
-    batch_size : int, optional
-        Examples computed at once; by default as many as keep each intermediate array in 16 MiB.
-    skips : optional
-        Skip connections, as for :class:`Network`: a path that skips a layer has the identity there
-        instead of attention. Strengths have no effect here.
-
-    Returns
-    -------
-    array, shape (P, n, N_0)
-        Attentioned inputs, unscaled, paths in index order (first layer slowest, a skip first).
-
-    Raises
-    ------
-    ValueError
-        If a shape does not fit, an array holds NaN or infinity, the scores or averages overflow, or
-        the readout names no token.
-    TypeError
-        If the arrays are of different libraries or devices.
-
-    Notes
-    -----
-    Pass new examples through the same layers, readout and skips as the training examples. If all
-    paths come out nearly alike, look at the attention: heads that attend uniformly average the same
-    tokens. Bring inputs to entries of order 1; :func:`minimise_action` warns where they are far.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import pathkernel as pk
-    >>> rng = np.random.default_rng(0)
-    >>> layers = [pk.AttentionProduct(rng.normal(size=(2, 5, 5))) for _ in range(2)]
-    >>> pk.attentioned_inputs(rng.normal(size=(20, 6, 5)), layers).shape
-    (20, 4, 5)
-    """
-    xp = array_namespace(inputs=inputs)
-    inputs = real_floating("inputs", inputs, ("P", "M", "N_0"))
-    examples, tokens, _ = inputs.shape
-    if not isinstance(layers, Sequence) or not layers:
-        raise TypeError(
-            "layers must be a list of at least one attention layer, the first layer first"
-        )
-    for index, layer in enumerate(layers):
-        if not hasattr(layer, "attention"):
-            raise TypeError(
-                f"layers[{index}] must be a QueryKey, AttentionProduct or Attention, "
-                f"not {type(layer).__name__}"
-            )
-        if isinstance(layer, Attention) and layer.omega.shape[0] != examples:
-            raise ValueError(
-                f"layers[{index}].omega holds {layer.omega.shape[0]} examples, "
-                f"but inputs holds {examples}"
-            )
-    token = _readout_token(readout, tokens)
-    skipped = [skip is not None for skip in skips_of_layers(skips, len(layers))]
-    for number, (layer, skip) in enumerate(zip(layers, skipped), start=1):
-        if skip and getattr(layer, "tokens_are_paths", False):
-            raise ValueError(
-                f"layer {number} cannot be skipped: its inputs already stand for paths through its "
-                "heads; leave skips out"
-            )
-    if batch_size is None:
-        batch_size = max(1, _BATCH_ELEMENTS // _elements_per_example(inputs, layers, skipped))
-    else:
-        batch_size = whole_number("batch_size", batch_size)
-    with np.errstate(all="ignore"):
-        xi_of_batches = [
-            _attentioned_batch(inputs, layers, skipped, token, batch, xp)
-            for batch in batches(examples, batch_size)
-        ]
-    xi = joined(xi_of_batches)
-    return not_overflown("the attentioned inputs", xi, "rescale inputs or heads")
-
-
-def _elements_per_example(inputs: Array, layers: Sequence[Layer], skipped: Sequence[bool]) -> int:
-    """Size of the largest intermediate array: scores, queries and keys, or weights along paths."""
-    _, tokens, width = inputs.shape
-    ranks = [layer.queries.shape[1] for layer in layers if isinstance(layer, QueryKey)]
-    branches = [layer.n_heads + skip for layer, skip in zip(layers, skipped)]
-    return tokens * max(max(branches) * max(width, tokens, *ranks), math.prod(branches))
-
-
-def _attentioned_batch(
-    inputs: Array,
-    layers: Sequence[Layer],
-    skipped: Sequence[bool],
-    token: int | None,
-    batch: slice,
-    xp: Any,
-) -> Array:
-    inputs = rows_of(inputs, batch)
-    # from the last layer, where a readout token leaves one column of M × M; every layer below then
-    # takes M² per path and head, where a product of two attentions takes M³
-    omega = layers[-1].select(batch).attention(inputs, query=token)
-    weights = compiled(_over_queries, xp)(omega)
-    if skipped[-1]:  # the identity as attention: the readout itself
-        tokens = inputs.shape[1]
-        readout = np.full(tokens, 1 / tokens) if token is None else np.eye(tokens)[token]
-        readout = np.tile(readout, (inputs.shape[0], 1, 1))
-        weights = joined([from_host(readout, inputs), weights], axis=1)
-    for layer, skip in reversed(list(zip(layers[:-1], skipped))):
-        above = weights
-        weights = compiled(_continued, xp)(layer.select(batch).attention(inputs), above)
-        if skip:
-            weights = joined([above, weights], axis=1)
-    return matmul(weights, inputs)
-
-
-def _over_queries(omega: Array) -> Array:
-    """Mean over query tokens, a single one unless the mean is read out: (batch, H, M)."""
-    return array_api_compat.array_namespace(omega).mean(omega, axis=-1)
-
-
-def _continued(omega: Array, weights: Array) -> Array:
-    """Weights of tokens along paths, (batch, paths, M) → (batch, H·paths, M) with a layer below.
-
-    v_hπ(s) = Σ_t Ω_hst v_π(t): no product of two M × M matrices is formed.
-    """
-    xp = array_api_compat.array_namespace(omega)
-    weights = matmul(weights[:, None, :, :], xp.matrix_transpose(omega))
-    return xp.reshape(weights, (omega.shape[0], -1, omega.shape[2]))
-
-
-def _readout_token(readout: Readout, tokens: int) -> int | None:
-    if isinstance(readout, str) and readout == "mean":
-        return None
-    if isinstance(readout, str) and readout in ("first", "last"):
-        return 0 if readout == "first" else tokens - 1
-    try:
-        token = operator.index(readout)  # type: ignore[arg-type]
-    except TypeError:
-        token = None
-    if token is None or isinstance(readout, bool | np.bool_):
-        raise ValueError(
-            f'readout must be "first", "last", "mean" or a token index, not {readout!r}'
-        )
-    if not -tokens <= token < tokens:
-        raise ValueError(f"readout names token {token}, but sequences have {tokens} tokens")
-    return token % tokens
 
 
 def _check_width(inputs: Array, width: int, name: str) -> None:

@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from pathkernel_core.attention import Layer, Readout
+from pathkernel_core.attention import Layer
 from pathkernel_core.backend import Array, to_host
+from pathkernel_core.contraction import Readout
 from pathkernel_core.options import Options
 from pathkernel_core.options import option as option
 

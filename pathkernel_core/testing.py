@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from pathkernel_core.attention import attentioned_inputs
+from pathkernel_core.contraction import attentioned_inputs
 from pathkernel_core.kernels import PathKernels
 from pathkernel_core.minimise import gp_limit
 from pathkernel_core.network import Network

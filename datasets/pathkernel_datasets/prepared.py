@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from pathkernel_core.attention import attentioned_inputs
 from pathkernel_core.backend import Array, to_host
+from pathkernel_core.contraction import attentioned_inputs
 from pathkernel_core.costs import Sizes, minimisation_bytes
 from pathkernel_core.errors import PathkernelError
 from pathkernel_core.hooks import UnknownNameError, unknown_name

@@ -37,7 +37,7 @@ from pathkernel_capture.sequences import check_one_sequence
 from pathkernel_capture.state import open_to_capture
 from pathkernel_capture.tangent import PROJECTION, capture_tangent, check_options
 from pathkernel_capture.watching import first_argument
-from pathkernel_core.attention import Readout
+from pathkernel_core.contraction import Readout
 
 Picture = Literal["heads", "product", "tangent"]
 Attended = Literal["tokens", "states"]

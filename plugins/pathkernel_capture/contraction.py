@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pathkernel_capture.errors import CaptureError
-from pathkernel_core.attention import Readout
+from pathkernel_core.contraction import Readout
 
 
 def readout_weights(readout: Readout | slice, mask: Tensor, dtype: torch.dtype) -> Tensor:

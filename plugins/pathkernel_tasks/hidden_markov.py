@@ -7,8 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from pathkernel_core.attention import AttentionProduct, Readout
+from pathkernel_core.attention import AttentionProduct
 from pathkernel_core.backend import batches
+from pathkernel_core.contraction import Readout
 from pathkernel_core.memory import check_memory
 from pathkernel_core.task import Blocks, Examples, Realisation, Task, option
 

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from pathkernel_core.attention import Readout, attentioned_inputs
+from pathkernel_core.contraction import Readout, attentioned_inputs
 from pathkernel_core.heads import Head, kept_heads
 from pathkernel_core.network import Network
 from pathkernel_core.task import Examples
