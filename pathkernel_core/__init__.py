@@ -40,6 +40,7 @@ from pathkernel_core.solution import Minimum, Prediction, Solution, Status
 from pathkernel_core.stability import Response, Stability
 from pathkernel_core.statistics import SufficientStatistics, row_batches
 from pathkernel_core.task import Blocks, Examples, Realisation, Task, option
+from pathkernel_core.token_kernels import path_kernels
 
 __all__ = [
     "Alignment",
@@ -79,6 +80,7 @@ __all__ = [
     "option",
     "order_parameter_from_weights",
     "path_kernel",
+    "path_kernels",
     "path_weights",
     "regression",
     "row_batches",
