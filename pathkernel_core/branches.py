@@ -27,7 +27,9 @@ from pathkernel_core.coordinates import ChainCoordinates
 from pathkernel_core.network import Network
 from pathkernel_core.quasi_newton import Iterate
 
-_TIE = 1e-9  # of the largest coordinate; a symmetry keeps coordinates closer than this
+# of the largest coordinate; a symmetry keeps coordinates closer than this. The second is divided by
+# B², since among thousands of branches some are as close by chance
+_TIE, _TIE_OF_PAIRS = 1e-9, 1e-3
 _STEP = 2.0  # of ln u, from one scaled limit to the next
 _LARGEST_SCALE = 60.0  # of ln u
 _SUPPRESSIONS = (3.0, 1.0)  # of t of all branches but one
@@ -120,8 +122,8 @@ class BranchCoordinates:
 
     def is_symmetric(self, coordinates: np.ndarray) -> bool:
         """Whether an exchange of branches may have kept a descent on a saddle."""
-        gaps = np.diff(np.sort(coordinates))
-        return bool((gaps <= _TIE * np.abs(coordinates).max(initial=0.0)).any())
+        tie = min(_TIE, _TIE_OF_PAIRS / self.size**2) * np.abs(coordinates).max(initial=0.0)
+        return bool((np.diff(np.sort(coordinates)) <= tie).any())
 
     def starts(self, scale: float, evaluate: Callable[[np.ndarray], Iterate]) -> Iterator:
         """Coordinates from which to search for other minima, without end.
