@@ -104,10 +104,11 @@ def patches(pixels: np.ndarray, side: int) -> np.ndarray:
     return blocks.reshape(len(pixels), count**2, side**2)
 
 
-def patch_layer(tokens: np.ndarray) -> pk.Attention:
-    """Layer with one head for each patch, which attends to it alone."""
-    count = tokens.shape[1]
-    return pk.Attention(np.broadcast_to(np.eye(count)[..., None], (1, count, count, count)))
+def patch_layers(tokens: np.ndarray) -> list[pk.Attention]:
+    """A layer with one head for each patch, which attends to it alone."""
+    examples, count, _ = tokens.shape
+    alone = np.eye(count)[..., None]  # head h, key s, any query
+    return [pk.Attention(np.broadcast_to(alone, (examples, count, count, count)))]
 
 
 def convolution() -> Iterator[Comparison]:
@@ -118,11 +119,11 @@ def convolution() -> Iterator[Comparison]:
     for examples, side, widths in ((200, 14, CHANNELS), (100, 7, (20,))):
         drawn = images(examples)
         tokens, new = patches(drawn.train, side), patches(drawn.new, side)
-        layers, n = [patch_layer(tokens)], tokens.shape[1]
+        n = tokens.shape[1]
         print(f"convolution: {drawn.origin}, {n} patches, P = {examples}, T = {temperature}")
 
         def solution(channels: float) -> pk.Solution:
-            kernels = pk.path_kernels(tokens, layers, kernel="erf")
+            kernels = pk.path_kernels(tokens, patch_layers(tokens), "erf")
             problem = pk.PathKernels.from_kernels(kernels, drawn.labels)
             return pk.minimise_action(problem, pk.Network((n,), (channels, math.inf)), temperature)
 
@@ -145,7 +146,7 @@ def convolution() -> Iterator[Comparison]:
                     lambda: of_deepbays(theory, drawn),
                 )
         if code is not None and n == 4:
-            yield from predictions(theory, drawn, solution(channels), (tokens, layers, new))
+            yield from predictions(theory, drawn, solution(channels), tokens, new)
 
 
 def of_deepbays(theory: object, drawn: Images) -> np.ndarray:
@@ -160,13 +161,13 @@ def of_deepbays(theory: object, drawn: Images) -> np.ndarray:
 
 
 def predictions(
-    theory: object, drawn: Images, solution: pk.Solution, arguments: tuple
+    theory: object, drawn: Images, solution: pk.Solution, tokens: np.ndarray, new: np.ndarray
 ) -> Iterator[Comparison]:
     """Mean and variance of the predictor on new images."""
-    tokens, layers, new = arguments
 
     def ours() -> pk.Prediction:
-        cross, own = pk.path_kernels(tokens, layers, kernel="erf", new=new)
+        layers = patch_layers(tokens), patch_layers(new)
+        cross, own = pk.path_kernels(tokens, layers[0], "erf", new=new, new_layers=layers[1])
         return solution.predict(cross, own)
 
     def source() -> tuple[np.ndarray, np.ndarray]:
@@ -385,11 +386,6 @@ def attention_paths() -> Iterator[Comparison]:
 
 
 THEORIES = (attention_paths, convolution, gated, deep_linear, branches)
-
-
-def frames() -> dict[str, pd.DataFrame]:
-    """Long tables of the figures, by name."""
-    raise NotImplementedError
 
 
 def main() -> None:
