@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
@@ -10,17 +9,19 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-import pathkernel as pk
-from benchmarks import engine, sources
-from pathkernel_views.chart import GREY, PALETTE, Chart, save_charts
+from benchmarks.engine import DEPTHS, NARROW, VARIANCES, WIDTHS
+from benchmarks.engine_data import STRENGTHS, Branches, Convolution, DeepLinear, Gated
+from pathkernel_views.chart import PALETTE, Chart, save_charts
 from pathkernel_views.picture import HALF, inline
 from pathkernel_views.primitives import heatmaps
 
 OURS, SOURCE = "engine", "source"
 CHANNELS = (2, 3, 5, 7, 10, 14, 20, 30, 50, 100, 200, 500, 1000)
+GATES = (2, 5, 10)
 FINE = tuple(np.unique(np.round(np.geomspace(3, 1000, 25))).tolist())
-NAMES = ("top left", "top right", "bottom left", "bottom right")
-Curve = Callable[[float], Sequence[float]]
+PATCHES = ("top left", "top right", "bottom left", "bottom right")
+TICKS = (0.01, 0.1, 1, 3, 10, 30, 100, 300, 1000, 10_000)
+Curves = Callable[[Sequence[float]], Iterable[Sequence[float]]]
 
 
 def save_figures(folder: str) -> None:
@@ -34,7 +35,7 @@ def save_figures(folder: str) -> None:
         ),
         Chart(
             "engine-gates",
-            "Gated linear network: test error (lines: this engine, circles: saddle point by SciPy)",
+            "Gated linear network: test error (lines: this engine, circles: PyTorch)",
             "Mean squared error against width for three numbers of gates.",
             gates,
         ),
@@ -54,106 +55,112 @@ def save_figures(folder: str) -> None:
     save_charts(charts, folder, print, formats=("png",), dpi=180)
 
 
-def curves(by: dict[str, tuple[Curve, Iterable[float]]], names: Sequence[str]) -> pd.DataFrame:
-    """Long table of the values, one for each name, by both sides at their widths."""
+def curves(by: dict[str, tuple[Curves, Sequence[float]]], names: Sequence[str]) -> pd.DataFrame:
+    """Long table of both sides; a function gives a value for each name at each of its widths."""
     rows = [
-        (side, name, x, value)
-        for side, (curve, widths) in by.items()
-        for x in widths
-        for name, value in zip(names, curve(x), strict=True)
+        (side, name, width, value)
+        for side, (function, widths) in by.items()
+        for width, values in zip(widths, function(widths), strict=True)
+        for name, value in zip(names, values, strict=True)
     ]
     return pd.DataFrame(rows, columns=["by", "name", "x", "value"])
 
 
 def drawn(
-    frame: pd.DataFrame, x: str, y: str, legend: str, log_y: bool = False, width: int = HALF
+    frame: pd.DataFrame,
+    titles: tuple[str, str, str],
+    *,
+    log_y: bool = False,
+    levels: Sequence[float] = (),
+    width: int = HALF,
 ) -> alt.LayerChart:
-    """Lines of the engine and circles of the source, a colour for each name."""
+    """Lines of the engine and circles of the source, a colour for each name.
+
+    Titles are those of x, of y and of the legend; levels are dashed lines of the same names.
+    """
+    names = list(frame["name"].unique())
     colour = alt.Color(
         "name:N",
-        scale=alt.Scale(domain=list(frame["name"].unique()), range=list(PALETTE)),
-        legend=alt.Legend(title=legend),
+        scale=alt.Scale(domain=names, range=list(PALETTE[: len(names)])),
+        legend=alt.Legend(title=titles[2], titleLimit=0),
     )
-    values = frame["value"]
-    low, high = (values.min(), values.max()) if log_y else (values.min(), values.max())
-    up = alt.Scale(type="log" if log_y else "linear", domain=[low, high], nice=not log_y)
-    base = alt.Chart(inline(frame)).encode(
-        x=alt.X("x:Q", title=x, scale=alt.Scale(type="log"), axis=alt.Axis(format="~g")),
-        y=alt.Y("value:Q", title=y, scale=up, axis=alt.Axis(format="~g")),
-        color=colour,
-    )
-    line = base.transform_filter(alt.datum.by == OURS).mark_line()
-    circles = base.transform_filter(alt.datum.by == SOURCE).mark_point(size=40, opacity=1)
-    return alt.layer(line, circles).properties(width=width, height=160)
+    ends = frame["x"].min(), frame["x"].max()
+    values = [*frame["value"], *levels]
+    scale = alt.Scale(type="linear", zero=False)
+    if log_y:
+        scale = alt.Scale(type="log", domain=[0.9 * min(values), 1.1 * max(values)])
+    axis = alt.Axis(format="~g", values=[tick for tick in TICKS if ends[0] <= tick <= ends[1]])
+    across = alt.X("x:Q", title=titles[0], axis=axis)
+    across.scale = alt.Scale(type="log", domain=list(ends), nice=False)
+    up = alt.Y("value:Q", title=titles[1], scale=scale, axis=alt.Axis(format="~g", tickCount=5))
+    base = alt.Chart(inline(frame)).encode(x=across, y=up, color=colour)
+    layers = [
+        base.transform_filter(alt.datum.by == OURS).mark_line(strokeWidth=1.5),
+        base.transform_filter(alt.datum.by == SOURCE).mark_point(
+            size=45, filled=False, opacity=1, strokeWidth=1.5
+        ),
+    ]
+    if levels:
+        rules = alt.Chart(inline(pd.DataFrame({"name": names, "value": levels})))
+        layers.append(rules.mark_rule(strokeDash=[3, 3]).encode(y=up, color=colour))
+    return alt.layer(*layers).properties(width=width, height=160)
 
 
 def convolution() -> alt.HConcatChart:
-    temperature = 0.1
-
-    def diagonal(side: int, examples: int, direct: bool, channels: float) -> np.ndarray:
-        data = engine.images(examples)
-        tokens = engine.patches(data.train, side)
-        if direct:
-            kernels = sources.erf_kernels(tokens)
-            return np.diag(sources.direct_minimum(kernels, data.labels, channels, temperature))
-        kernels = pk.path_kernels(tokens, engine.patch_layers(tokens), "erf")
-        problem = pk.PathKernels.from_kernels(kernels, data.labels)
-        network = pk.Network((tokens.shape[1],), (channels, math.inf))
-        return np.diag(pk.minimise_action(problem, network, temperature).order_parameter)
-
+    """U of four patches against the channels, and of sixteen on the image."""
+    data = Convolution.drawn(200, side=14)
     by = {
-        OURS: (partial(diagonal, 14, 200, False), CHANNELS),
-        SOURCE: (partial(diagonal, 14, 200, True), CHANNELS[::2]),
+        OURS: (_of(data.order_parameters, np.diag), CHANNELS),
+        SOURCE: (_of(data.direct, np.diag), CHANNELS[::2]),
     }
-    lines = drawn(curves(by, NAMES), "channels N_c", "U of a patch with itself", "patch of 14 × 14")
-    grid = diagonal(7, 100, False, 20).reshape(4, 4)
-    rows, columns = np.indices(grid.shape).reshape(2, -1) + 1
-    cells = {"row": rows.astype(str), "column": columns.astype(str), "value": grid.ravel()}
-    titles = {"row": "row of the patch", "column": "column of the patch", "value": "U"}
-    heat = heatmaps(pd.DataFrame(cells), "column", "row", "value", titles=titles)
-    heat = heat.properties(title="16 patches of 7 × 7, N_c = 20")
+    titles = "channels N_c", "U of a patch with itself", "patch of 14 × 14 pixels"
+    lines = drawn(curves(by, PATCHES), titles)
+    (u,) = Convolution.drawn(100, side=7).order_parameters((20,))
+    rows, columns = np.indices((4, 4)).reshape(2, -1) + 1
+    cells = {"row": rows.astype(str), "column": columns.astype(str), "U": np.diag(u)}
+    heat = heatmaps(pd.DataFrame(cells), "column", "row", "U")
+    heat = heat.properties(title="U of 16 patches of 7 × 7 pixels, N_c = 20")
     return alt.hconcat(lines, heat, spacing=30).resolve_scale(color="independent")
 
 
 def gates() -> alt.HConcatChart:
-    data = [engine.GatedData.drawn(count) for count in engine.GATES]
+    """Test error of networks whose first two gates are the right ones."""
+    data = [Gated.drawn(count) for count in GATES]
     by = {
-        OURS: (lambda width: [one.error(width) for one in data], FINE),
-        SOURCE: (lambda width: [one.source_error(width) for one in data], engine.WIDTHS[::2]),
+        OURS: (lambda widths: zip(*(one.errors(widths) for one in data)), FINE),
+        SOURCE: (lambda widths: zip(*(one.source_errors(widths) for one in data)), WIDTHS),
     }
-    names = [str(count) for count in engine.GATES]
-    chart = drawn(curves(by, names), "width N", "mean squared error", "gates", width=320)
-    return alt.hconcat(chart)
+    titles = "width N", "squared error on new examples", "gates, of which two are the right ones"
+    return alt.hconcat(drawn(curves(by, list(map(str, GATES))), titles, width=320))
 
 
 def depth() -> alt.HConcatChart:
-    data = engine.LinearData.drawn()
+    """Scalar renormalisation of a layer."""
+    data = DeepLinear.drawn()
     by = {
-        side: (lambda width, curve=curve: [curve(layers, width) for layers in engine.DEPTHS], at)
-        for side, curve, at in (
-            (OURS, data.renormalisation, FINE),
-            (SOURCE, data.source, engine.WIDTHS),
-        )
+        OURS: (lambda widths: zip(*(data.scalars(layers, widths) for layers in DEPTHS)), FINE),
+        SOURCE: (lambda widths: zip(*(data.source(layers, widths) for layers in DEPTHS)), WIDTHS),
     }
-    names = [str(layers) for layers in engine.DEPTHS]
-    chart = drawn(curves(by, names), "width N", "u of a layer", "hidden layers L", width=320)
-    return alt.hconcat(chart)
+    titles = "width N", "u of a layer", "hidden layers L"
+    return alt.hconcat(drawn(curves(by, list(map(str, DEPTHS))), titles, width=320))
 
 
 def branches() -> alt.HConcatChart:
-    data = engine.BranchData.drawn()
-    names = [f"{strength:g}" for strength in engine.STRENGTHS]
+    """Order parameters of branches, and those of their teacher."""
+    data = Branches.drawn()
+    names = [f"{strength:g}" for strength in STRENGTHS]
+    titles = "width N", "u of a branch", "strength of the branch in the teacher; dashed: its u"
     panels = []
-    for variance in engine.VARIANCES:
-        ours, source = (
-            dict(zip(engine.NARROW, side(variance, engine.NARROW)))
-            for side in (data.order_parameters, data.source)
-        )
-        by = {OURS: (ours.get, engine.NARROW), SOURCE: (source.get, engine.NARROW[::2])}
-        legend = "strength of the branch in the teacher (dashed: its u)"
-        panel = drawn(curves(by, names), "width N", "u of a branch", legend, log_y=True)
-        teacher = pd.DataFrame({"name": names, "value": data.teacher})
-        rules = alt.Chart(inline(teacher)).mark_rule(strokeDash=[3, 3], color=GREY)
-        panel = alt.layer(rules.encode(y="value:Q"), panel)
-        panels.append(panel.properties(title=f"prior variance σ² = {variance:g}", height=180))
-    return alt.hconcat(*panels).resolve_scale(y="shared")
+    for variance in VARIANCES:
+        by = {
+            OURS: (partial(data.order_parameters, variance), NARROW),
+            SOURCE: (partial(data.source, variance), NARROW),
+        }
+        panel = drawn(curves(by, names), titles, log_y=True, levels=data.teacher.tolist())
+        panels.append(panel.properties(title=f"prior variance σ² = {variance:g}"))
+    return alt.hconcat(*panels, spacing=30).resolve_scale(y="shared")
+
+
+def _of(function: Curves, part: Callable[[np.ndarray], np.ndarray]) -> Curves:
+    """Part of each of the arrays that a function returns."""
+    return lambda widths: map(part, function(widths))

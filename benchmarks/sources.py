@@ -11,7 +11,7 @@ import importlib.util
 import math
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from unittest import mock
 
 import numpy as np
@@ -99,33 +99,28 @@ def gradient_of_energy(
 
 
 def gated_order_parameters(
-    kernels: np.ndarray, labels: np.ndarray, layers: int, width: float, temperature: float
+    kernels: np.ndarray, labels: np.ndarray, widths: Sequence[float], temperature: float
 ) -> np.ndarray:
-    """U (M^L, M^L) of a gated deep linear network of one or two layers, by its saddle point.
+    """U (widths, M², M²) of a gated deep linear network of two layers of M gates.
 
-    One layer: N(1 − U⁻¹) + M − R = 0. Two, with V the order parameter of the second layer:
-    N(1 ⊗ V⁻¹ − U⁻¹) + M − R = 0 and V = 1 + V⁻¹ tr₁U − M, with M the number of gates.
+    It solves N(1 ⊗ V⁻¹ − U⁻¹) + M − R = 0 and V = 1 + V⁻¹ tr₁U − M, with V the order parameter of
+    the second layer. For one layer, see :func:`direct_minimum`.
     """
     size = len(kernels)
-    gates = round(size ** (1 / layers))
+    gates = math.isqrt(size)
+    same = np.eye(gates)
 
-    def equations(flat: np.ndarray) -> np.ndarray:
-        u = flat[: size**2].reshape(size, size)
-        excess = gradient_of_energy(kernels, labels, u, temperature) / width - np.linalg.inv(u)
-        if layers == 1:
-            return (np.eye(size) + excess).ravel()
-        v = flat[size**2 :].reshape(gates, gates)
-        inverse = np.linalg.inv(v)
-        traced = np.einsum("hahb->ab", u.reshape((gates,) * 4))
-        first = np.kron(np.eye(gates), inverse) + excess
-        second = np.eye(gates) - inverse - inverse @ traced @ inverse + gates * inverse
+    def equations(flat: np.ndarray, width: float) -> np.ndarray:
+        u, v = flat[: size**2].reshape(size, size), flat[size**2 :].reshape(gates, gates)
+        inverse, traced = np.linalg.inv(v), np.einsum("hahb->ab", u.reshape((gates,) * 4))
+        energy = gradient_of_energy(kernels, labels, u, temperature)
+        first = np.kron(same, inverse) - np.linalg.inv(u) + energy / width
+        second = same - inverse - inverse @ traced @ inverse + gates * inverse
         return np.concatenate([first.ravel(), second.ravel()])
 
-    start = [np.eye(size).ravel(), *[np.eye(gates).ravel()] * (layers - 1)]
-    solved = root(equations, np.concatenate(start), tol=1e-12)
-    if not solved.success:
-        raise RuntimeError(solved.message)
-    return solved.x[: size**2].reshape(size, size)
+    limit = np.concatenate([np.eye(size).ravel(), same.ravel()])
+    solved = _from_wide_to_narrow(equations, limit, widths)
+    return solved[:, : size**2].reshape(-1, size, size)
 
 
 def scalar_renormalisation(
@@ -155,8 +150,7 @@ def branch_order_parameters(
     """Order parameters u (widths, B) of independent branches with kernels (B, P, P).
 
     They solve r_l − Tr_l = N(u_l/σ² − 1), with r_l = u_l Yᵀ(K + T1)⁻¹C_l(K + T1)⁻¹Y/B and
-    Tr_l = u_l tr[(K + T1)⁻¹C_l]/B, from the widest to the narrowest network, each from the last:
-    from the limit, a narrow one may run off to u_l = 0.
+    Tr_l = u_l tr[(K + T1)⁻¹C_l]/B.
     """
 
     def equations(logs: np.ndarray, width: float) -> np.ndarray:
@@ -164,8 +158,21 @@ def branch_order_parameters(
         slopes = u * gradient_of_energy(kernels, labels, u, temperature)
         return slopes + width * np.expm1(logs - math.log(variance))
 
-    logs, by_width = np.full(len(kernels), math.log(variance)), {}
+    limit = np.full(len(kernels), math.log(variance))
+    return np.exp(_from_wide_to_narrow(equations, limit, widths, method="lm"))
+
+
+def _from_wide_to_narrow(
+    equations: Callable, limit: np.ndarray, widths: Sequence[float], method: str = "hybr"
+) -> np.ndarray:
+    """Roots (widths, unknowns), each from that of the next wider network.
+
+    From the limit, that of a narrow network may not be found.
+    """
+    unknowns, by_width = limit, {}
     for width in sorted(widths, reverse=True):
-        solved = root(equations, logs, args=(width,), method="lm", tol=1e-13)
-        by_width[width] = logs = solved.x
-    return np.exp([by_width[width] for width in widths])
+        solved = root(equations, unknowns, args=(width,), method=method, tol=1e-12)
+        if np.abs(solved.fun).max() > 1e-6 * max(1.0, width):
+            raise RuntimeError(f"no saddle point is found at width {width:g}: {solved.message}")
+        by_width[width] = unknowns = solved.x
+    return np.array([by_width[width] for width in widths])
