@@ -30,6 +30,7 @@ from pathkernel_heads.removal_games import sampled_shapley
 REFERENCE = "greedy by trial"
 SHAPLEY_ORDERS = 4
 RANDOM_ORDERS = 5
+GATE_STEPS, GATE_RATE = 100, 0.05  # of Adam on learned gates
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,6 +122,31 @@ def _chosen(drawn: Drawn, **options: Any) -> Mapping[int, list[Removed]]:
         gains = _aligned(choice.gains, drawn) if options.get("refit", True) else None
         removed[count] = [Removed(heads, gains, passes.of(len(drawn.batches)), seconds)]
     return removed
+
+
+def _learned_gates(drawn: Drawn) -> Mapping[int, list[Removed]]:
+    """Gains trained by Adam on the loss with a growing penalty on their sum; small ones go first.
+
+    The penalty grows to twice the mean derivative of the loss by a gain, which switches most off.
+    """
+    gained, batches = drawn.gained, drawn.batches
+    gates = torch.ones(len(gained.heads), dtype=torch.float64, requires_grad=True)
+    adam, shuffled = torch.optim.Adam([gates], lr=GATE_RATE), np.random.default_rng(drawn.seed)
+    penalty, mean_gates = 0.0, torch.zeros_like(gates)
+    for step in range(GATE_STEPS):
+        batch = batches[shuffled.integers(len(batches))]
+        with gained.gains(gates.detach().numpy(), with_gradients=True) as running:
+            loss = drawn.head_model.losses(batch).mean()
+            slopes = torch.autograd.grad(loss, factors_by_layer(running, gained.layers))
+        slope = torch.cat([slope.double().sum(dim=0) for slope in slopes])
+        penalty = penalty or 2 * float(slope.abs().mean())
+        gates.grad = slope + penalty * (step + 1) / GATE_STEPS
+        adam.step()
+        with torch.no_grad():
+            gates.clamp_(min=0.0)  # as a proximal step does: a penalty moves no gate below 0
+        mean_gates += gates.detach() / GATE_STEPS
+    # of the mean along the way, since several gates end at 0: those that vanish early go first
+    return _by_scores(mean_gates.numpy(), drawn)
 
 
 def _ablation(drawn: Drawn) -> Mapping[int, list[Removed]]:
@@ -247,6 +273,7 @@ ORDERS: dict[str, Order] = {
     "raw gradient": partial(_gradient, normalised=False),
     "gradient by layer": partial(_gradient, normalised=True),
     "Fisher": _fisher,
+    "learned gates": _learned_gates,
     "ablation": _ablation,
     "Shapley": _shapley,
     "magnitude": _magnitude,

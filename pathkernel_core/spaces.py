@@ -53,6 +53,14 @@ class Space(Protocol):
     def name(self) -> str:
         """Name of the form for :class:`pathkernel_core.kernels.PathKernels`."""
 
+    @property
+    def array(self) -> Array:
+        """The array that has library, dtype and device."""
+
+    @property
+    def summed_kernels(self) -> Array:
+        """Kernels of pairs of paths at the same example, summed over examples, (n, n)."""
+
     def energy_and_gradient(
         self, factor: np.ndarray, temperature: float, scales: np.ndarray | None = None
     ) -> tuple[float, np.ndarray]:
@@ -124,6 +132,19 @@ class ExampleSpace:
     labels: Array
     name = "examples"
 
+    @property
+    def array(self) -> Array:
+        """The array that has library, dtype and device."""
+        return self.features
+
+    @property
+    def summed_kernels(self) -> Array:
+        """Kernels of pairs of paths at the same example, summed over examples, (n, n)."""
+        xp = array_namespace(features=self.features)
+        by_path = xp.permute_dims(self.features, (1, 0, 2))
+        flat = xp.reshape(by_path, (by_path.shape[0], -1))
+        return matmul(flat, flat.T)
+
     @cached_property
     def rows(self) -> tuple[Array, Array]:
         """Features (P·C, n·C, N_0) and labels (P·C, 1), outputs expanded."""
@@ -163,7 +184,7 @@ class ExampleSpace:
         energy, gradient = evaluate(*arrays, scaled, from_host(temperature, rows), lower=True)
         energy = float(energy)
         if not math.isfinite(energy):
-            raise _not_positive_definite(self._kernel(rows, scaled), temperature)
+            raise not_positive_definite(self._kernel(rows, scaled), temperature)
         gradient = to_host(gradient)
         return energy, gradient if scales is None else scales * gradient * scales.T
 
@@ -178,12 +199,12 @@ class ExampleSpace:
         evaluate = compiled(_example_posterior, array_namespace(rows=rows))
         weights, whitened, root = evaluate(rows, labels, factor, from_host(temperature, rows))
         if not is_true(finite(weights)):
-            raise _not_positive_definite(self._kernel(rows, factor), temperature)
+            raise not_positive_definite(self._kernel(rows, factor), temperature)
         return Posterior(weights, _explained_by_examples, (whitened,), root)
 
     def explained_labels(self, root: Array) -> tuple[np.ndarray, np.ndarray]:
         """(K + T1)⁻¹ Y (P, C) and the blocks of (K + T1)⁻¹ on its diagonal (P, C, C), from L."""
-        evaluate = compiled(_explained_labels, array_namespace(root=root))
+        evaluate = compiled(explained_labels, array_namespace(root=root))
         coefficients, blocks = evaluate(root, self.labels)
         return to_host(coefficients), to_host(blocks)
 
@@ -230,6 +251,17 @@ class FeatureSpace:
     name = "features"
 
     @property
+    def array(self) -> Array:
+        """The array that has library, dtype and device."""
+        return self.gram
+
+    @property
+    def summed_kernels(self) -> Array:
+        """Kernels of pairs of paths at the same example, summed over examples, (n, n)."""
+        xp = array_namespace(gram=self.gram)
+        return xp.linalg.trace(xp.permute_dims(self.gram, (0, 2, 1, 3)))
+
+    @property
     def outputs(self) -> int:
         """Number C of outputs."""
         return self.projections.shape[-1]
@@ -260,7 +292,7 @@ class FeatureSpace:
         if not math.isfinite(energy):
             xp = array_namespace(gram=gram)
             matrix = _mix_gram(gram, scaled, xp)
-            raise _not_positive_definite(matrix, temperature)
+            raise not_positive_definite(matrix, temperature)
         # BᵀMB − BᵀRB → M − R. The former comes from the factorisation alone; M itself would take
         # another product with the Gram matrix
         half = scipy.linalg.solve_triangular(factor, to_host(mixed_gradient), lower=True, trans="T")
@@ -301,7 +333,7 @@ class FeatureSpace:
         evaluate = compiled(_feature_posterior, xp)
         weights, inverse = evaluate(gram, projections, factor, from_host(temperature, gram))
         if not is_true(finite(weights)):
-            raise _not_positive_definite(_mix_gram(gram, factor, xp), temperature)
+            raise not_positive_definite(_mix_gram(gram, factor, xp), temperature)
         return Posterior(weights, _explained_by_features, (inverse, temperature))
 
     def keep_paths(self, paths: np.ndarray) -> FeatureSpace:
@@ -451,7 +483,8 @@ def _example_posterior(
     return matmul(factor, xp.reshape(weights, (-1, features.shape[2]))), whitened, lower
 
 
-def _explained_labels(root: Array, labels: Array) -> tuple[Array, Array]:
+def explained_labels(root: Array, labels: Array) -> tuple[Array, Array]:
+    """(K + T1)⁻¹ Y (P, C) and the diagonal blocks of (K + T1)⁻¹ (P, C, C), from L (P·C, P·C)."""
     xp = array_namespace(root=root)
     inverse = invert_triangular(root, xp)
     half = matmul(inverse, xp.reshape(labels, (-1, 1)))
@@ -514,7 +547,8 @@ def _feature_space(
     return log_det, xp.sum(half**2), gradient
 
 
-def _not_positive_definite(matrix: Array, temperature: float) -> NotPositiveDefiniteError:
+def not_positive_definite(matrix: Array, temperature: float) -> NotPositiveDefiniteError:
+    """Error about a kernel (P·C, P·C) that is not positive definite with the temperature."""
     matrix = to_host(matrix)
     if not np.isfinite(matrix).all():
         return NotPositiveDefiniteError(
