@@ -22,6 +22,7 @@ from pathkernel_core.backend import (
     real_floating,
 )
 from pathkernel_core.contraction import BATCH_ELEMENTS, Contraction, Readout
+from pathkernel_core.kernel_packing import check_size
 from pathkernel_core.memory import check_memory
 from pathkernel_core.network import Skips
 from pathkernel_core.products import matmul, vecdot
@@ -73,16 +74,18 @@ def path_kernels(
     Returns
     -------
     array, shape (n, n, P, P)
-        Kernels C_ππ'(x, x') of the training examples; paths in index order (first layer slowest,
-        a skip first).
+        Kernels C_ππ'(x, x') of the training examples, for :meth:`PathKernels.from_kernels`; paths
+        in index order (first layer slowest, a skip first).
     cross, own : arrays, shape (n, n, P*, P) and (n, n, P*)
-        Instead, if there are new examples: C_ππ'(x*, x), and C_ππ'(x*, x*).
+        Instead, if there are new examples: C_ππ'(x*, x) and C_ππ'(x*, x*), for
+        :meth:`Solution.predict`.
 
     Raises
     ------
     ValueError
         If a shape does not fit, an array holds NaN or infinity, a kernel overflows or has another
-        shape, or the name of a kernel is unknown.
+        shape, the name of a kernel is unknown, or the kernels of the training examples are more
+        than :meth:`PathKernels.from_kernels` takes.
     TypeError
         If the arrays are of different libraries or devices.
     TooLargeError
@@ -102,11 +105,16 @@ def path_kernels(
     >>> rng = np.random.default_rng(0)
     >>> layers = [pk.AttentionProduct(rng.normal(size=(2, 5, 5)))]
     >>> inputs, new = rng.normal(size=(20, 6, 5)), rng.normal(size=(3, 6, 5))
-    >>> pk.path_kernels(inputs, layers, "relu").shape
+    >>> kernels = pk.path_kernels(inputs, layers, "relu")
+    >>> kernels.shape
     (2, 2, 20, 20)
+    >>> problem = pk.PathKernels.from_kernels(kernels, np.sign(inputs[:, 0, 0]))
+    >>> solution = pk.minimise_action(problem, pk.Network((2,), 50), 0.1)
     >>> cross, own = pk.path_kernels(inputs, layers, "relu", new=new)
     >>> cross.shape, own.shape
     ((2, 2, 3, 20), (2, 2, 3))
+    >>> solution.predict(cross, own).mean.shape
+    (3,)
     """
     xp = array_namespace(inputs=inputs)
     inputs = real_floating("inputs", inputs, ("P", "M", "N_0"))
@@ -127,6 +135,8 @@ def path_kernels(
                 "give the attention of the same heads"
             )
     paths = contraction.n_paths
+    if new is None:  # the theory would not take more, either
+        check_size(paths, rows, outputs=1)
     check_memory(
         f"the kernels of all pairs of {paths} paths, {rows} × {inputs.shape[0]} examples each,",
         2 * xp.finfo(inputs.dtype).bits // 8 * paths**2 * rows * inputs.shape[0],

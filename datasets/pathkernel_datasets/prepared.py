@@ -5,20 +5,23 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
+from pathkernel_core.attention import Layer
 from pathkernel_core.backend import Array, to_host
 from pathkernel_core.contraction import attentioned_inputs
 from pathkernel_core.costs import Sizes, minimisation_bytes
 from pathkernel_core.errors import PathkernelError
 from pathkernel_core.hooks import UnknownNameError, unknown_name
+from pathkernel_core.kernel_features import KernelFeatures
 from pathkernel_core.memory import check_memory
 from pathkernel_core.network import Network, Skips
 from pathkernel_core.task import Blocks, Examples, Realisation
-from pathkernel_datasets.errors import TaskError
+from pathkernel_core.token_kernels import path_kernels
+from pathkernel_datasets.errors import StudyError, TaskError
 from pathkernel_datasets.study import Study, draw, draw_blocks
 
 EXTRAS = {"numpy": "", "jax": "jax", "torch": "torch", "cupy": "cupy-cuda12x"}
@@ -83,6 +86,7 @@ class PreparedData:
         At the largest width of the study.
     xi : array, shape (P, n, N_0)
         Attentioned inputs of the training examples (Eq. 7), unscaled; of some if there are blocks.
+        With a kernel of tokens, their :class:`KernelFeatures`, of which N_0 is the number.
     labels : array, shape (P,) or (P, C)
         With one output a vector; less the offset.
     test_sets, validation
@@ -119,8 +123,8 @@ class PreparedData:
         """Attentioned inputs and labels of a block of the training examples, drawn again."""
         assert self.blocks is not None
         block = self.blocks.draw(number)
-        settings = (self.realisation, self.network.skips, library, self.scale)
-        return _along_paths(*settings, block, self.offset)
+        features = _AlongPaths(self.realisation, self.network.skips, library, self.scale)
+        return features.labelled(block, self.offset)
 
 
 def prepare_data(
@@ -153,19 +157,28 @@ def prepare_data(
             f"all weights are variance, on the command line --variance {several}"
         )
     network = Network(heads, max(study.widths), variances, outputs, study.skips)
+    kernel = study.token_kernel or "linear"
+    size = realisation.train.inputs.shape[2]
+    if kernel != "linear":
+        _check_tokens(kernel, realisation, blocks)
+        size = network.n_paths * (len(realisation.train.inputs) + 1)
     # before the inputs are contracted, which makes n·N_0 numbers out of each example
-    _check_size(realisation, network.n_paths, blocks, min(study.widths))
+    _check_size(realisation, size, network.n_paths, blocks, min(study.widths))
     offset: np.ndarray | float = 0.0
     if realisation.centred:
         offset = _label_mean(study.task.name, realisation, blocks)
     scale = study.input_scale or 1.0
-    along_paths = partial(_along_paths, realisation, network.skips, library, scale)
-    xi, labels = along_paths(realisation.train, offset)
+    along_paths = _AlongPaths(realisation, network.skips, library, scale)
+    if kernel != "linear":
+        along_paths = _AlongKernels(realisation, network.skips, library, scale, kernel)
+    xi, labels = along_paths.labelled(realisation.train, offset)
     tests, validation = {}, None
     if not training_only:
-        tests = {name: along_paths(examples) for name, examples in realisation.test_sets.items()}
+        tests = {
+            name: along_paths.labelled(examples) for name, examples in realisation.test_sets.items()
+        }
         if realisation.validation is not None:
-            validation = along_paths(realisation.validation)
+            validation = along_paths.labelled(realisation.validation)
     return PreparedData(realisation, network, xi, labels, tests, validation, offset, blocks, scale)
 
 
@@ -182,31 +195,91 @@ def _label_mean(task: str, realisation: Realisation, blocks: Blocks | None) -> n
     return mean.reshape(()) if realisation.outputs == 1 else mean
 
 
-def _along_paths(
-    realisation: Realisation,
-    skips: Skips,
-    library: ArrayLibrary,
-    scale: float,
-    examples: Examples,
-    offset: np.ndarray | float = 0.0,
-) -> tuple[Array, Array]:
-    """Attentioned inputs, and labels less an offset."""
-    inputs = library.asarray(examples.inputs)
-    layers = [layer.convert(library.asarray) for layer in realisation.layers_of(examples)]
-    xi = attentioned_inputs(inputs, layers, realisation.readout, skips=skips)
-    # of the attentioned inputs, not of the tokens: attention is that of the tokens as they are
-    if scale != 1:
-        xi = scale * xi
-    labels = to_host(examples.labels)
-    if labels.ndim == 2 and labels.shape[1] == 1:  # one output: the predictor is a vector
-        labels = labels[:, 0]
-    return xi, library.asarray(labels - offset)
+@dataclass(frozen=True, eq=False)
+class _AlongPaths:
+    """Examples of a realisation along the paths."""
+
+    realisation: Realisation
+    skips: Skips
+    library: ArrayLibrary
+    scale: float
+
+    def labelled(self, examples: Examples, offset: np.ndarray | float = 0.0) -> tuple[Array, Array]:
+        """Attentioned inputs, and labels less an offset."""
+        xi = self.features(examples)
+        # of the attentioned inputs, not of the tokens: attention is that of the tokens as they are
+        if self.scale != 1:
+            xi = self.scale * xi
+        labels = to_host(examples.labels)
+        if labels.ndim == 2 and labels.shape[1] == 1:  # one output: the predictor is a vector
+            labels = labels[:, 0]
+        return xi, self.library.asarray(labels - offset)
+
+    def features(self, examples: Examples) -> Array:
+        """Attentioned inputs."""
+        return attentioned_inputs(*self.sequences(examples), **self.settings)
+
+    def sequences(self, examples: Examples) -> tuple[Array, list[Layer]]:
+        """Tokens, and the attention on them."""
+        asarray = self.library.asarray
+        layers = [layer.convert(asarray) for layer in self.realisation.layers_of(examples)]
+        return asarray(examples.inputs), layers
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Readout and skip connections."""
+        return {"readout": self.realisation.readout, "skips": self.skips}
 
 
-def _check_size(realisation: Realisation, paths: int, blocks: Blocks | None, width: float) -> None:
+@dataclass(frozen=True, eq=False)
+class _AlongKernels(_AlongPaths):
+    """Examples of a realisation along the paths, as features with the kernels of tokens.
+
+    Features, so that all that takes attentioned inputs takes other kernels, too.
+    """
+
+    kernel: Any
+
+    def features(self, examples: Examples) -> Array:
+        """Features in place of attentioned inputs."""
+        if examples is self.realisation.train:
+            return self.library.asarray(self.training.training)
+        new, new_layers = self.sequences(examples)
+        moments = self.kernels(new=new, new_layers=new_layers)
+        return self.library.asarray(self.training.new(*map(to_host, moments)))
+
+    @cached_property
+    def training(self) -> KernelFeatures:
+        """Features of the training examples."""
+        return KernelFeatures(to_host(self.kernels()))
+
+    def kernels(self, **new: Any) -> Any:
+        """Kernels of the training examples, or those with new ones."""
+        inputs, layers = self.sequences(self.realisation.train)
+        return path_kernels(inputs, layers, self.kernel, **(self.settings | new))
+
+
+def _check_tokens(kernel: str, realisation: Realisation, blocks: Blocks | None) -> None:
+    """Check that kernels of the tokens can be computed."""
+    if any(getattr(layer, "tokens_are_paths", False) for layer in realisation.layers):
+        raise StudyError(
+            f"the token kernel {kernel} needs tokens, but the inputs are attentioned already; "
+            "leave --token-kernel out, or give tokens and their attention"
+        )
+    if blocks is not None:
+        raise StudyError(
+            f"the token kernel {kernel} needs all training examples at once, but {blocks.examples} "
+            "come in blocks; take fewer, or leave --token-kernel out"
+        )
+
+
+def _check_size(
+    realisation: Realisation, size: int, paths: int, blocks: Blocks | None, width: float
+) -> None:
+    """Check that examples of ``size`` numbers along every path fit into memory."""
     train, tests = realisation.train.inputs, realisation.test_sets.values()
     sets = [realisation.train, *tests, *filter(None, [realisation.validation])]
-    examples, size = sum(len(one_set.inputs) for one_set in sets), train.shape[2]
+    examples = sum(len(one_set.inputs) for one_set in sets)
     data, remedy = 8 * examples * paths * size, "take fewer examples, heads or layers"
     check_memory(f"{examples} examples of width {size} along {paths} paths", data, remedy)
     number, form = (len(train), None) if blocks is None else (blocks.examples, "features")

@@ -19,7 +19,7 @@ from pathkernel_datasets.errors import TaskError
 POINT = ("seed", "temperature", "width")
 """Dimensions of the grid of a study, in the order of its stored variables."""
 
-SETTINGS = ("variance", "input_scale")
+SETTINGS = ("variance", "input_scale", "token_kernel")
 """Options of a study that may have several values, as those of its task may."""
 
 OF_TASK = ("widths", "temperatures", "variances")
@@ -48,9 +48,13 @@ class Study(Options):
         Prior variance σ² of all weights, in place of ``variances``.
     input_scale : float, optional
         Factor of all attentioned inputs; by default 1.
+    token_kernel : {"linear", "relu", "erf"}, optional
+        Kernel of tokens, as for :func:`path_kernels`: that of a token-wise layer of infinite width
+        below the attention, or, by default, of none.
     sweep : mapping of str to sequence, optional
-        Several values of ``variance``, ``input_scale`` or an option of the task, a number or one of
-        some words, by its name. They are the first dimension of all that is computed.
+        Several values of ``variance``, ``input_scale``, ``token_kernel`` or an option of the task,
+        a number or one of some words, by its name. They are the first dimension of all that is
+        computed.
     skips : float or None, or sequence of them, optional
         Strengths of skip connections that the theory's network has, whatever the task, for all
         layers or for each; None, the default, for none.
@@ -112,6 +116,14 @@ class Study(Options):
         "Factor of the attentioned inputs; several values are an axis of the study.  [default: 1]",
         type=float,
         above=0,
+    )
+    token_kernel: str | None = option(
+        None,
+        "Kernel of tokens: that of a token-wise ReLU or erf layer of infinite width below the "
+        "attention, or linear, of none; several values are an axis of the study.  "
+        "[default: linear]",
+        choices=("linear", "relu", "erf"),
+        type=str,
     )
     sweep: Mapping[str, Sequence[Any]] = field(default_factory=dict, hash=False)
     skips: Skips = option(

@@ -127,7 +127,11 @@ def study_template(
         "heads_per_layer": list(network.heads),
         "variances": list(network.variances),
         **({"skips": network.skip_words} if network.has_skips else {}),
-        **({"input_scale": study.input_scale} if study.input_scale is not None else {}),
+        **{
+            name: getattr(study, name)
+            for name in ("input_scale", "token_kernel")
+            if getattr(study, name) is not None
+        },
         "readout": str(realisation.readout),
         "kind": str(realisation.kind),
         "centred": realisation.centred,

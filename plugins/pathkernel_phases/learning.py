@@ -38,6 +38,11 @@ def missing_seeds(study: StoredStudy, report: Report) -> Iterator[tuple[str, xr.
         )
     if "output" in dataset.dims:
         raise ValueError("learning curves are of networks with one output; this study has several")
+    if dataset.attrs.get("token_kernel", "linear") != "linear":
+        raise ValueError(
+            "the average case needs the kernel between test examples, which a study with "
+            f"--token-kernel {dataset.attrs['token_kernel']} does not compute; run one without"
+        )
     grid, missing = _grid(study), lacking_seeds(study)
     singles = dict(zip(grid["examples"].tolist(), study.singles))
     for done, seed in enumerate(missing):

@@ -34,6 +34,11 @@ def study_checkpoint(
             f"the study {folder} has skip connections, and the trained networks have none; compare "
             "and prune a study without --skips"
         )
+    if (kernel := study.identity["options"].get("token_kernel", "linear")) != "linear":
+        raise StudyError(
+            f"the study {folder} has the token kernel {kernel}, but the trained networks attend to "
+            "bare tokens; compare and prune a study without --token-kernel"
+        )
     if "output" in study.dataset.dims:
         raise StudyError(
             f"the study {folder} has several outputs, and the trained networks have one"

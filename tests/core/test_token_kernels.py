@@ -187,3 +187,55 @@ def test_arguments_that_do_not_fit_are_named(library, monkeypatch):
         memory.TooLargeError, match="of 2 paths, 2 × 2 examples each, would take 256 bytes"
     ):
         pk.path_kernels(ones, layers)
+
+
+def outputs_of_networks(inputs, omegas, network, variance, hidden, draws, generator):
+    """Outputs (draws, examples) of random networks with a token-wise ReLU layer at the bottom."""
+    width, normal = int(network.widths[0]), generator.standard_normal
+    projection, *values, readout = np.sqrt(network.variances)
+    tokens = inputs.reshape(-1, WIDTH).T * math.sqrt(variance / WIDTH)
+    x = np.maximum(normal((draws, hidden, WIDTH)) @ tokens, 0)
+    x = projection / math.sqrt(hidden) * normal((draws, width, hidden)) @ x
+    for omega, value in zip(omegas, values):
+        heads, total = omega.shape[1], 0.0
+        for head in range(heads):
+            of_head = normal((draws, width, width)) @ x
+            of_head = of_head.reshape(draws, width, len(inputs), TOKENS)
+            total = total + np.einsum("dnxs,xst->dnxt", of_head, omega[:, head], optimize=True)
+        x = value / math.sqrt(heads * width) * total.reshape(draws, width, -1)
+    last = x.reshape(draws, width, len(inputs), TOKENS)[..., -1]
+    return readout / math.sqrt(width) * np.einsum("dn,dnx->dx", normal((draws, width)), last)
+
+
+def test_limit_is_that_of_networks_with_a_nonlinear_embedding(generator):
+    """Posterior of the limit against that from the covariance of 10,000 random networks."""
+    inputs, omegas = drawn(generator, 9)
+    network = pk.Network((2, 3), 16, variances=(0.9, 1.3, 0.8, 1.5))
+    drawing = inputs, omegas, network, 3.0, 60, 500, generator
+    batches = [outputs_of_networks(*drawing) for _ in range(20)]
+    labels, temperature = generator.standard_normal(6), 0.3
+
+    def posterior(covariance):
+        noisy = covariance[:6, :6] + temperature * np.eye(6)
+        across = covariance[6:, :6]
+        explained = (across * np.linalg.solve(noisy, across.T).T).sum(axis=1)
+        mean = across @ np.linalg.solve(noisy, labels)
+        return np.stack([mean, covariance.diagonal()[6:] - explained])
+
+    covariances = np.array([batch.T @ batch / len(batch) for batch in batches])
+    sampled = posterior(covariances.mean(axis=0))
+    # of networks left out in turn
+    left_out = (covariances.sum(axis=0) - covariances) / 19
+    error = np.sqrt(19 * np.var([posterior(one) for one in left_out], axis=0))
+
+    layers = [pk.Attention(omega[:6]) for omega in omegas]
+    new = {"new": inputs[6:], "new_layers": [pk.Attention(omega[6:]) for omega in omegas]}
+    for kernel in ("relu", "linear"):
+        settings = {"kernel": kernel, "variance": 3.0}
+        kernels = pk.path_kernels(inputs[:6], layers, **settings)
+        problem = pk.PathKernels.from_kernels(kernels, labels)
+        prediction = pk.gp_limit(problem, network, temperature).predict(
+            *pk.path_kernels(inputs[:6], layers, **settings, **new)
+        )
+        off = np.stack([prediction.mean, prediction.variance]) - sampled
+        assert (abs(off / error).max() < 4) == (kernel == "relu")
