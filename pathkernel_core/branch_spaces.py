@@ -112,7 +112,9 @@ class BranchSpace(ExampleSpace):
         kernel = self._kernel(self.features, from_host(scales, self.features))
         diagonal = np.diagonal(to_host(kernel)).mean()
         labels, modes = lanczos(_product, (kernel,), self.labels)
-        return LabelSpectrum(labels, modes, float(diagonal), float((to_host(self.labels) ** 2).mean()))
+        return LabelSpectrum(
+            labels, modes, float(diagonal), float((to_host(self.labels) ** 2).mean())
+        )
 
     def _kernel(self, rows: Array, factor: Array) -> Array:
         return compiled(_kernel, array_namespace(rows=rows))(rows, factor)

@@ -35,6 +35,7 @@ from pathkernel_core.stability import ActionHessian, Response, Stability
 from pathkernel_core.threads import blas_threads_for
 
 PREDICTION_ELEMENTS = 2**22  # features of new examples in memory at once, 32 MiB in float64
+_SHOWN = 16  # branches in a notebook
 CLOSE = 10.0  # nats of the log evidence within which two minima may both contribute
 
 
@@ -194,7 +195,6 @@ class Solution:
 
     def _repr_html_(self) -> str:
         network = self.network
-        by_layer = np.split(self.head_scores, np.cumsum(network.heads)[:-1])
         rows = {
             "status": f"{self.status.name}: {self.status.value}",
             "temperature T": f"{self.temperature:g}",
@@ -203,18 +203,22 @@ class Solution:
             "evaluations": f"{self.evaluations}; gradient {self.gradient_norm:.2g}",
             "network": repr(network),
             "problem": repr(self.problem),
-            **{
-                f"head scores, layer {number}": " ".join(f"{score:.2f}" for score in scores)
-                for number, scores in enumerate(by_layer, start=1)
-            },
         }
         if self.note:
             rows["note"] = self.note
+        order_parameter = to_host(self.order_parameter)
+        if not network.shared:
+            dots = " …" if network.n_paths > _SHOWN else ""
+            values = " ".join(f"{u:.3g}" for u in order_parameter[:_SHOWN])
+            rows["order parameter u"] = values + dots
+            return table("Solution", rows)
+        by_layer = np.split(self.head_scores, np.cumsum(network.heads)[:-1])
+        for number, scores in enumerate(by_layer, start=1):
+            rows[f"head scores, layer {number}"] = " ".join(f"{score:.2f}" for score in scores)
         if network.has_skips:
             rows["scores of skips"] = " ".join(f"{x:.2f}" for x in self.skip_scores)
         outputs = [""] if network.outputs == 1 else [f", {c}" for c in range(network.outputs)]
         labels = [f"{path}{output}" for path in network.path_labels for output in outputs]
-        order_parameter = to_host(self.order_parameter)
         return table("Solution", rows) + matrix("order parameter U", order_parameter, labels)
 
     def training_kernel(self, xi: Array) -> Array:
