@@ -258,9 +258,11 @@ def batches(total: int, size: int) -> list[slice]:
     return [slice(start, min(start + size, total)) for start in range(0, total, size)]
 
 
-def rows_of(array: Array, batch: slice) -> Array:
+def rows_of(array: Array, batch: slice, axis: int = 0) -> Array:
     """Rows of a batch; the array itself if it is the only one, as JAX compiles every slice."""
-    return array if batch == slice(0, array.shape[0]) else array[batch, ...]
+    if batch == slice(0, array.shape[axis]):
+        return array
+    return array[(*(slice(None),) * axis, batch, ...)]
 
 
 def joined(parts: Sequence[Array], axis: int = 0) -> Array:

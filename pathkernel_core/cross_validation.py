@@ -42,16 +42,19 @@ class LeaveOneOut:
     log_density: float
 
 
-def leave_one_out(solution: Solution, xi: Array, labels: Array) -> LeaveOneOut:
+def leave_one_out(
+    solution: Solution, xi: Array | None = None, labels: Array | None = None
+) -> LeaveOneOut:
     """Predict each training example from all others in closed form.
 
     Parameters
     ----------
     solution : Solution
-    xi : array, shape (P, n, N_0)
-        Attentioned inputs of the training examples; in feature space, some of them are enough.
-    labels : array, shape (P,) or (P, C)
-        Their labels.
+    xi : array, shape (P, n, N_0), optional
+        Attentioned inputs of the training examples. Feature space needs them, but some of them are
+        enough.
+    labels : array, shape (P,) or (P, C), optional
+        Their labels, to be compared with those of the problem.
 
     Raises
     ------
@@ -75,26 +78,33 @@ def leave_one_out(solution: Solution, xi: Array, labels: Array) -> LeaveOneOut:
     (20,)
     """
     problem, outputs = solution.problem, solution.network.outputs
-    examples = problem.n_examples
-    if isinstance(problem.form, FeatureSpace):
-        array_namespace(xi=xi)
-        examples = min(examples, xi.shape[0])
-    shape = (examples, problem.n_paths, problem.input_width)
-    xi = real_floating("xi", xi, shape)
-    targets = to_host(real_floating("labels", labels)).astype(float)
-    if targets.size != shape[0] * outputs:
+    examples, in_features = problem.n_examples, isinstance(problem.form, FeatureSpace)
+    if in_features and (xi is None or labels is None):
         raise ValueError(
-            f"labels must have {outputs} outputs of {shape[0]} examples, but has shape "
+            "xi and labels of the training examples are needed: feature space has their sums only"
+        )
+    if xi is not None:
+        if problem.is_of_kernels:
+            raise ValueError("xi is not part of a problem of given kernels; leave it out")
+        array_namespace(xi=xi)
+        examples = min(examples, xi.shape[0]) if in_features else examples
+        shape = (examples, problem.n_paths, problem.input_width)
+        xi = real_floating("xi", xi, shape)
+    targets = to_host(problem.form.labels if labels is None else real_floating("labels", labels))
+    targets = targets.astype(float)
+    if targets.size != examples * outputs:
+        raise ValueError(
+            f"labels must have {outputs} outputs of {examples} examples, but has shape "
             f"{targets.shape}"
         )
-    targets = targets.reshape(shape[0], outputs)
+    targets = targets.reshape(examples, outputs)
     _check_labels(problem, targets)
     posterior, factor = solution.posterior
-    if isinstance(problem.form, FeatureSpace):
+    if in_features:
         step = max(1, PREDICTION_ELEMENTS // max(1, shape[1] * shape[2] * outputs**2))
         moments = [
             problem.posterior_covariances(posterior, factor, rows_of(xi, batch))
-            for batch in batches(shape[0], step)
+            for batch in batches(examples, step)
         ]
         mean, covariance = (np.concatenate(moment) for moment in zip(*moments))
         # differences divided by T: the smaller T against the kernel, the fewer digits remain

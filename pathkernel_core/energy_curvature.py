@@ -20,9 +20,11 @@ from pathkernel_core.backend import (
     array_namespace,
     compiled,
     from_host,
+    invert_triangular,
     solve_triangular,
     to_host,
 )
+from pathkernel_core.pair_kernels import PairSpace, rows_kernel, summed_kernels
 from pathkernel_core.products import matmul
 from pathkernel_core.spaces import (
     ExampleSpace,
@@ -46,19 +48,21 @@ class EnergyCurvature(Protocol):
 
 
 def energy_curvature(
-    form: ExampleSpace | FeatureSpace, factor: np.ndarray, temperature: float
+    form: ExampleSpace | FeatureSpace | PairSpace, factor: np.ndarray, temperature: float
 ) -> EnergyCurvature:
     """Return the second derivatives of a form's energy at U_1 = factor factorᵀ.
 
     Parameters
     ----------
-    form : ExampleSpace or FeatureSpace
+    form : ExampleSpace, FeatureSpace or PairSpace
     factor : array, shape (n·C, n·C)
         Lower triangular, with the prior variance σ²_0 and the scales of paths.
     temperature : float
     """
     if isinstance(form, FeatureSpace):
         return _FeatureCurvature(form, factor, temperature)
+    if isinstance(form, PairSpace):
+        return _PairCurvature(form, factor, temperature)
     return _ExampleCurvature(form, factor, temperature)
 
 
@@ -103,6 +107,58 @@ class _ExampleCurvature:
         flat = xp.reshape(self._features, (self._features.shape[0], -1))
         dz = xp.reshape(matmul(xp.matrix_transpose(half), flat), self._z.shape)
         return -to_host(_symmetric_product(dz, self._z, xp))
+
+
+class _PairCurvature:
+    """From A⁻¹ and α = A⁻¹Y: the gradient sums kernels by the weights W = A⁻¹ − ααᵀ."""
+
+    def __init__(self, form: PairSpace, factor: np.ndarray, temperature: float):
+        self._form = form
+        self._compiled = compiled(_pair_change, array_namespace(kernels=form.kernels))
+        posterior = form.posterior(factor, temperature)
+        self._root, self._solved = posterior.root, posterior.coefficients[:, None]
+
+    def along(self, direction: np.ndarray) -> np.ndarray:
+        kernels, labels = self._form.kernels, self._form.labels
+        evaluate = compiled(rows_kernel, array_namespace(kernels=kernels))
+        return self._change(evaluate(kernels, from_host(direction, kernels), labels))
+
+    def with_temperature(self) -> np.ndarray:
+        return self._change(from_host(np.eye(self._root.shape[0]), self._root))
+
+    def with_labels(self, change: np.ndarray) -> np.ndarray:
+        xp = array_namespace(root=self._root)
+        rows = from_host(np.reshape(change, (-1, 1)), self._root)
+        return self._sums(-_symmetric_product(self._inverse_times(rows), self._solved, xp))
+
+    def _change(self, change: Array) -> np.ndarray:
+        """Change of M − R for dA (P·C, P·C)."""
+        arrays = self._form.kernels, self._form.labels
+        return to_host(self._compiled(*arrays, self._root, self._solved, change))
+
+    def _inverse_times(self, right: Array) -> Array:
+        return _inverse_product(self._root, right)
+
+    def _sums(self, weights: Array) -> np.ndarray:
+        evaluate = compiled(summed_kernels, array_namespace(kernels=self._form.kernels))
+        return to_host(evaluate(self._form.kernels, weights, self._form.labels))
+
+
+def _inverse_product(root: Array, right: Array) -> Array:
+    """(LLᵀ)⁻¹ times columns."""
+    xp = array_namespace(root=root)
+    inverse = invert_triangular(root, xp)
+    return matmul(xp.matrix_transpose(inverse), matmul(inverse, right))
+
+
+def _pair_change(kernels: Array, labels: Array, root: Array, solved: Array, change: Array) -> Array:
+    # dW = −A⁻¹dA A⁻¹ + (A⁻¹dA α)αᵀ + α(A⁻¹dA α)ᵀ
+    xp = array_namespace(kernels=kernels)
+    half = _inverse_product(root, change)  # A⁻¹dA
+    moved = matmul(half, solved)
+    weights = _symmetric_product(moved, solved, xp)
+    weights = weights - _inverse_product(root, xp.matrix_transpose(half))
+    return summed_kernels(kernels, weights, labels)
 
 
 def _example_change(features: Array, labels: Array, z: Array, whitened: Array) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -49,11 +50,11 @@ class KernelSpace(ExampleSpace):
 
     @property
     def _evaluation(self) -> tuple[Callable, tuple[Array, Array]]:
-        return _kernel_space, (self.kernels, self.labels)
+        return kernel_space, (self.kernels, self.labels)
 
 
 @functools.lru_cache(maxsize=8)
-def _pairs(paths: int, outputs: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def pairs_of_paths(paths: int, outputs: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Pairs of paths in kernel space, and their entries in the gradient.
 
     The pairs (pairs, 2); the index of the pair for each entry of a matrix n × n, (n²,); and the
@@ -86,26 +87,33 @@ def _kernels(features: Array, *, outputs: int) -> Array:
     return joined(kernels)
 
 
-def _kernel_space(
+def kernel_space(
     kernels: Array, labels: Array, factor: Array, temperature: Array, *, lower: bool = False
 ) -> tuple[Array, Array]:
     """Energy and M − R, in the same time for triangular and other factors."""
     xp = array_namespace(kernels=kernels)
     outputs = labels.shape[1]
     paths = factor.shape[0] // outputs
-    pairs, indices, share = _pairs(paths, outputs)
+    pairs, _, _ = pairs_of_paths(paths, outputs)
     # K is linear in U and the kernels do not depend on it: two products with the whole array of
     # kernels, bound by the memory's speed, replace the mixing of features and the solve for F.
     # ∂energy/∂K = A⁻¹ − A⁻¹YYᵀA⁻¹ with A = K + T1, so that M − R are its products with the kernels
-    u = _by_output(matmul(factor, xp.matrix_transpose(factor)), outputs, xp)
+    u = by_output(matmul(factor, xp.matrix_transpose(factor)), outputs, xp)
     u = xp.take(u, from_host(pairs @ (paths, 1), kernels, xp.int64), axis=1)
     weigh = weights_of_one_output if outputs == 1 else _weights_of_outputs
     energy, weights = weigh(matmul(u, kernels), labels, temperature, xp)
+    return energy, sums_of_pairs(kernels, weights, outputs)
+
+
+def sums_of_pairs(kernels: Array, weights: Array, outputs: int) -> Array:
+    """Sums of the kernels' entries by weights (entries, C²), as a matrix over paths (n·C, n·C)."""
+    xp, pairs = array_namespace(kernels=kernels), kernels.shape[0]
+    paths = math.isqrt(pairs if outputs > 1 else 2 * pairs)
+    _, indices, share = pairs_of_paths(paths, outputs)
     indices, share = from_host(indices, kernels, xp.int64), from_host(share[:, None], kernels)
-    gradient = share * xp.take(matmul(kernels, weights), indices, axis=0)
-    gradient = xp.reshape(gradient, (paths, paths, outputs, outputs))
-    gradient = xp.permute_dims(gradient, (0, 2, 1, 3))
-    return energy, xp.reshape(gradient, factor.shape[:1] * 2)
+    sums = share * xp.take(matmul(kernels, weights), indices, axis=0)
+    sums = xp.permute_dims(xp.reshape(sums, (paths, paths, outputs, outputs)), (0, 2, 1, 3))
+    return xp.reshape(sums, (paths * outputs,) * 2)
 
 
 def weights_of_one_output(
@@ -137,10 +145,10 @@ def _weights_of_outputs(
     energy = log_determinant(lower, xp) + matmul(coefficients, coefficients)
     solved = matmul(coefficients, inverse)  # (K + T1)⁻¹ Y
     weights = matmul(xp.matrix_transpose(inverse), inverse) - solved[:, None] * solved[None, :]
-    return energy, xp.matrix_transpose(_by_output(weights, outputs, xp))
+    return energy, xp.matrix_transpose(by_output(weights, outputs, xp))
 
 
-def _by_output(matrix: Array, outputs: int, xp: Any) -> Array:
+def by_output(matrix: Array, outputs: int, xp: Any) -> Array:
     """Matrix over (index, output) as one row for each pair of outputs: (m·C, m·C) → (C², m²)."""
     size = matrix.shape[0] // outputs
     blocks = xp.permute_dims(xp.reshape(matrix, (size, outputs) * 2), (1, 3, 0, 2))

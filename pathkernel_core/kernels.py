@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 
@@ -19,13 +19,16 @@ from pathkernel_core.backend import (
     real_floating,
     to_host,
 )
+from pathkernel_core.branch_kernels import BranchKernelSpace, branch_kernel_space
 from pathkernel_core.branch_spaces import BranchFeatureSpace, BranchSpace, branch_space
 from pathkernel_core.costs import Sizes, cheapest_form, evaluation_seconds
 from pathkernel_core.errors import NotPositiveDefiniteError
+from pathkernel_core.kernel_packing import check_size, pair_space
 from pathkernel_core.kernel_space import KernelSpace
 from pathkernel_core.label_spectrum import LabelSpectrum
 from pathkernel_core.network import Network
 from pathkernel_core.notebook import table
+from pathkernel_core.pair_kernels import KernelPosterior, PairSpace
 from pathkernel_core.products import matmul, vecdot
 from pathkernel_core.scalars import positive
 from pathkernel_core.spaces import (
@@ -38,8 +41,6 @@ from pathkernel_core.spaces import (
 from pathkernel_core.statistics import SufficientStatistics, check_examples
 
 SpaceName = Literal["auto", "examples", "features", "kernels"]
-
-_MOST_KERNELS = 2**30  # elements of all kernels in kernel space, 8 GiB in float64
 
 
 class PathKernels:
@@ -101,12 +102,8 @@ class PathKernels:
         sizes = Sizes(examples, paths, xi.shape[2], labels.shape[1])
         if space == "auto":
             space = cheapest_form(sizes)
-        if space == "kernels" and sizes.kernel_elements > _MOST_KERNELS:
-            raise ValueError(
-                f"the kernels of all pairs of {paths} paths between {examples} examples have "
-                f"{sizes.kernel_elements:.2g} elements, more than {_MOST_KERNELS:.2g}; set "
-                'space="auto"'
-            )
+        if space == "kernels":
+            check_size(paths, examples, labels.shape[1])
         form: ExampleSpace | FeatureSpace
         if space == "features":
             form = _feature_space(SufficientStatistics.of(xi, labels), width)
@@ -122,16 +119,107 @@ class PathKernels:
         form = _feature_space(statistics, width)
         return cls.__new__(cls)._set(form, width, paths, statistics.n_examples, outputs, None)
 
+    @classmethod
+    def from_kernels(cls, kernels: Array, labels: Array) -> PathKernels:
+        """Problem of any positive semidefinite kernels of pairs of paths, in place of inputs.
+
+        Parameters
+        ----------
+        kernels : array, shape (n, n, P, P), or (n(n + 1)/2, P, P)
+            C_ππ'(x, x') of path π of example x and path π' of example x', without the factors of
+            Eq. 10: ξ_π(x)·ξ_π'(x')/N_0 for attentioned inputs. Or the pairs π ≤ π' alone, the first
+            path slowest: (1, 1), (1, 2), … (1, n), (2, 2), …
+        labels : array, shape (P,) or (P, C)
+            As for :class:`PathKernels`.
+
+        Raises
+        ------
+        ValueError
+            If shapes do not match, kernels are not symmetric to rounding, a value is NaN or
+            infinite, or they would have more than 2³⁰ elements when packed, n(n + 1)/2·P(P + 1)/2
+            for one output and n²·P² for several.
+        NotPositiveDefiniteError
+            If an eigenvalue is negative beyond rounding. All are computed up to n·P = 1000; beyond,
+            those of eight random mixtures of paths, which may pass kernels that are not positive.
+        TypeError, PrecisionError
+            As for :class:`PathKernels`.
+
+        Notes
+        -----
+        All of the theory works as for inputs. New examples are given by their kernels,
+        ``solution.predict(cross, own)``. Kernels of tokens come from :func:`path_kernels`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import pathkernel as pk
+        >>> xi = np.random.default_rng(0).normal(size=(20, 4, 5))
+        >>> kernels = np.einsum("api,bqi->pqab", xi, xi) / 5
+        >>> problem = pk.PathKernels.from_kernels(kernels, np.sign(xi[:, 0, 0]))
+        >>> problem
+        PathKernels(20 examples, 4 paths, 1 outputs, of given kernels)
+        >>> solution = pk.minimise_action(problem, pk.Network((2, 2), 50), 0.1)
+        >>> own = np.einsum("pqaa->pqa", kernels)
+        >>> solution.predict(kernels[:, :, :3], own[:, :, :3]).mean.shape
+        (3,)
+        """
+        form = pair_space(kernels, labels)
+        sizes = form.n_paths, *form.labels.shape
+        return cls.__new__(cls)._set(form, 0, *sizes, None)
+
+    @classmethod
+    def from_branch_kernels(cls, kernels: Array, labels: Array) -> PathKernels:
+        """Problem of independent branches, of the kernels of every branch alone.
+
+        It serves networks with ``shared=False`` only, which need no kernels of pairs.
+
+        Parameters
+        ----------
+        kernels : array, shape (n, P, P)
+            C_ll(x, x'), positive semidefinite, without the factor 1/n.
+        labels : array, shape (P,)
+            Targets Y.
+
+        Raises
+        ------
+        ValueError
+            If shapes do not match, kernels are not symmetric to rounding, a value is NaN or
+            infinite, labels have several outputs, or the kernels would have more than 2³⁰ elements
+            when packed, n·P(P + 1)/2.
+        NotPositiveDefiniteError
+            If an eigenvalue is negative beyond rounding. All are computed up to n·P = 1000; beyond,
+            diagonals and eight random quadratic forms, which may pass kernels that are not
+            positive.
+        TypeError, PrecisionError
+            As for :class:`PathKernels`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import pathkernel as pk
+        >>> xi = np.random.default_rng(0).normal(size=(20, 4, 5))
+        >>> kernels = pk.same_path_kernels(xi)
+        >>> problem = pk.PathKernels.from_branch_kernels(kernels, np.sign(xi[:, 0, 0]))
+        >>> solution = pk.minimise_action(problem, pk.Network((4,), 10, shared=False), 0.1)
+        >>> solution.predict(kernels[:, :3], np.einsum("laa->la", kernels)[:, :3]).mean.shape
+        (3,)
+        """
+        form = branch_kernel_space(kernels, labels)
+        sizes = form.kernels.shape[0], *form.labels.shape
+        return cls.__new__(cls)._set(form, 0, *sizes, None)
+
     def _set(
         self,
-        form: ExampleSpace | FeatureSpace,
+        form: ExampleSpace | FeatureSpace | PairSpace | BranchKernelSpace,
         input_width: int,
         n_paths: int,
         n_examples: int,
         outputs: int,
         basis: Array | None,
     ) -> PathKernels:
-        self.form, self.input_width, self.n_paths = form, input_width, n_paths
+        self.form, self.n_paths = form, n_paths
+        self.input_width = input_width
+        """Width N_0 of the inputs, 0 if kernels were given."""
         self.n_examples, self.outputs = n_examples, outputs
         self.basis = basis
         """Orthonormal basis (N_0, rank) of the inputs' span, or None without rotation."""
@@ -139,17 +227,23 @@ class PathKernels:
         return self
 
     def __repr__(self) -> str:
+        sizes = f"{self.n_examples} examples, {self.n_paths} paths"
+        if self.is_of_kernels:
+            of = "given kernels" if self.has_pairs else "given kernels of branches"
+            return f"PathKernels({sizes}, {self.outputs} outputs, of {of})"
         return (
-            f"PathKernels({self.n_examples} examples, {self.n_paths} paths, "
-            f"N_0 = {self.input_width}, {self.outputs} outputs, in the space of {self.space})"
+            f"PathKernels({sizes}, N_0 = {self.input_width}, {self.outputs} outputs, in the space "
+            f"of {self.space})"
         )
 
     def _repr_html_(self) -> str:
         xp = array_namespace(array=self.array)
+        kind = "pairs of paths" if self.has_pairs else "single branches"
+        inputs = f"width {self.input_width}, in a span of {self.n_features} dimensions"
         rows = {
             "training examples": self.n_examples,
             "attention paths": self.n_paths,
-            "inputs": f"width {self.input_width}, in a span of {self.n_features} dimensions",
+            "inputs": f"kernels of {kind}" if self.is_of_kernels else inputs,
             "outputs": self.outputs,
             "energy": f"in the space of {self.space}",
             "arrays": f"{library_name(xp)}, {self.array.dtype}",
@@ -162,9 +256,19 @@ class PathKernels:
         return self.form.name
 
     @property
+    def is_of_kernels(self) -> bool:
+        """Whether kernels were given in place of attentioned inputs."""
+        return isinstance(self.form, PairSpace | BranchKernelSpace)
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether there are kernels of different paths; if not, branches must be independent."""
+        return not isinstance(self.form, BranchKernelSpace)
+
+    @property
     def array(self) -> Array:
         """One array of the problem, which has its library, dtype and device."""
-        return self.form.gram if isinstance(self.form, FeatureSpace) else self.form.features
+        return self.form.array
 
     @property
     def mean_kernels(self) -> Array:
@@ -173,34 +277,25 @@ class PathKernels:
         The mean is over the training examples x. With the order parameter it tells what a pair
         contributes to the kernel (Eq. 10): U_ππ' C̄_ππ'.
         """
-        xp = array_namespace(array=self.array)
-        if isinstance(self.form, FeatureSpace):
-            summed = xp.linalg.trace(xp.permute_dims(self.form.gram, (0, 2, 1, 3)))
-        else:
-            flat = xp.reshape(xp.permute_dims(self.form.features, (1, 0, 2)), (self.n_paths, -1))
-            summed = matmul(flat, flat.T)
-        return summed * (self.n_paths / self.n_examples)  # features carry 1/√n
+        return self.form.summed_kernels * (self.n_paths / self.n_examples)  # features carry 1/√n
 
     @property
     def mean_branch_kernels(self) -> Array:
         """Mean kernel of every path with itself, C̄_ππ, (n,): the diagonal of ``mean_kernels``."""
-        xp = array_namespace(array=self.array)
-        if isinstance(self.form, FeatureSpace):
-            size = self.n_paths * self.n_features
-            squares = xp.linalg.diagonal(xp.reshape(self.form.gram, (size, size)))
-            summed = xp.sum(xp.reshape(squares, (self.n_paths, -1)), axis=1)
-        else:
-            summed = xp.sum(self.form.features**2, axis=(0, 2))
-        return summed * (self.n_paths / self.n_examples)
+        return self.branch_form.summed_kernels * (self.n_paths / self.n_examples)
 
     @cached_property
-    def branch_form(self) -> BranchSpace | BranchFeatureSpace:
+    def branch_form(self) -> BranchSpace | BranchFeatureSpace | BranchKernelSpace:
         """Form of the energy of independent branches, made when first needed."""
+        if isinstance(self.form, BranchKernelSpace):
+            return self.form
+        if isinstance(self.form, PairSpace):
+            return BranchKernelSpace.of_pairs(self.form)
         return branch_space(self.form)
 
     def form_for(self, network: Network) -> Space:
         """Form of the energy for a network, by whether its branches share their weights."""
-        return self.form if network.shared else self.branch_form
+        return cast("Space", self.form if network.shared else self.branch_form)
 
     @property
     def n_features(self) -> int:
@@ -292,11 +387,69 @@ class PathKernels:
         form, sizes = self.form.keep_paths(indices), (len(indices), self.n_examples, self.outputs)
         return PathKernels.__new__(PathKernels)._set(form, self.input_width, *sizes, self.basis)
 
+    def check_new(
+        self, xi: Array, own: Array | None, needs_own: bool = True, shared: bool = True
+    ) -> None:
+        """Raise an error if arrays are not those of new examples of this problem.
+
+        Attentioned inputs (P_new, n, N_0), or kernels (n, n, P_new, P) with training examples and
+        (n, n, P_new) of each new example with itself. For independent branches, ``shared=False``,
+        those of every path with itself, (n, P_new, P) and (n, P_new).
+        """
+        paths, actual = self.n_paths, tuple(getattr(xi, "shape", ()))
+        if not self.is_of_kernels:
+            if own is not None:
+                raise ValueError(
+                    "own is for problems of given kernels; this one takes attentioned inputs "
+                    f"(P_new, {paths}, {self.input_width}) alone"
+                )
+            array_namespace(xi=xi, training=self.array)
+            if len(actual) != 3 or not actual[0] or actual[1:] != (paths, self.input_width):
+                raise ValueError(
+                    f"xi must have shape (P_new, {paths}, {self.input_width}), but has {actual}; "
+                    "pass tokens through attentioned_inputs first, with the layers and the readout "
+                    "of the training examples"
+                )
+            return
+        array_namespace(cross=xi, training=self.array)
+        of_paths = (paths, paths) if shared else (paths,)
+        if (
+            actual[: len(of_paths)] != of_paths
+            or len(actual) != len(of_paths) + 2
+            or not actual[-2]
+            or actual[-1] != self.n_examples
+        ):
+            expected = ", ".join(map(str, (*of_paths, "P_new", self.n_examples)))
+            raise ValueError(
+                "a problem of given kernels takes cross, the kernels of new and training examples, "
+                f"of shape ({expected}), but has {actual}"
+            )
+        if not needs_own:
+            return
+        shape = tuple(getattr(own, "shape", ()))
+        if shape != actual[:-1]:
+            raise ValueError(
+                "own must have the kernels of every new example with itself, of shape "
+                f"{actual[:-1]}, but has {shape}; for the mean alone call predict_mean(cross)"
+            )
+        array_namespace(cross=xi, own=own)
+
     def posterior_moments(
-        self, posterior: Posterior, factor: np.ndarray, xi: Array
+        self,
+        posterior: Posterior | KernelPosterior,
+        factor: np.ndarray,
+        xi: Array,
+        own: Array | None = None,
     ) -> tuple[Array, Array]:
-        """Predictor mean and variance (Eq. 29, 30) of new examples, (P_new, C) each."""
-        array_namespace(xi=xi, training=self.array)
+        """Predictor mean and variance (Eq. 29, 30) of new examples, (P_new, C) each.
+
+        By their attentioned inputs, or their kernels ``xi`` (n, n, P_new, P) with the training
+        examples and ``own`` (n, n, P_new) with themselves.
+        """
+        self.check_new(xi, own, shared=factor.ndim == 2)
+        if isinstance(posterior, KernelPosterior):
+            cross, own = real_floating("cross", xi), real_floating("own", own)
+            return posterior.moments(cross, own, from_host(factor, cross))
         xi = real_floating("xi", xi, ("P_new", self.n_paths, self.input_width))
         return posterior_moments(posterior, from_host(factor, xi), xi, self.basis)
 

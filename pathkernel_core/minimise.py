@@ -534,6 +534,11 @@ def _check_network(problem: PathKernels, network: Network) -> None:
             f"network has heads {network.heads}{skips}, hence {network.n_paths} paths, but the "
             f"problem has {problem.n_paths} paths; build both from the same layers"
         )
+    if network.shared and not problem.has_pairs:
+        raise ValueError(
+            "problem has kernels of single branches only, for independent branches: set "
+            "shared=False in Network, or give kernels of pairs of paths to PathKernels.from_kernels"
+        )
     if network.outputs != problem.outputs:
         raise ValueError(
             f"network has {network.outputs} outputs, but labels have {problem.outputs}; "

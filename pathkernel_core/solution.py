@@ -6,7 +6,6 @@ import enum
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -29,6 +28,7 @@ from pathkernel_core.kernels import PathKernels, predictor_mean, total_kernel
 from pathkernel_core.network import Network
 from pathkernel_core.notebook import matrix, table
 from pathkernel_core.order_parameter import head_scores, scaled_order_parameter, skip_scores
+from pathkernel_core.pair_kernels import KernelPosterior
 from pathkernel_core.products import matmul
 from pathkernel_core.spaces import Posterior
 from pathkernel_core.stability import ActionHessian, Response, Stability
@@ -221,12 +221,12 @@ class Solution:
         labels = [f"{path}{output}" for path in network.path_labels for output in outputs]
         return table("Solution", rows) + matrix("order parameter U", order_parameter, labels)
 
-    def training_kernel(self, xi: Array) -> Array:
+    def training_kernel(self, xi: Array | None = None) -> Array:
         """Total kernel K of the training examples (Eq. 10), outputs expanded, (P·C, P·C).
 
         Parameters
         ----------
-        xi : array, shape (P, n, N_0)
+        xi : array, shape (P, n, N_0), optional
             Their attentioned inputs, which a problem in feature space does not store.
 
         Raises
@@ -234,9 +234,12 @@ class Solution:
         ValueError
             If the shape does not fit, or a problem in feature space has several outputs.
         """
-        xi = real_floating("xi", xi, ("P", self.problem.n_paths, self.problem.input_width))
         root = self.posterior[0].root
+        if xi is not None and not self.problem.is_of_kernels:
+            xi = real_floating("xi", xi, ("P", self.problem.n_paths, self.problem.input_width))
         if root is None:
+            if xi is None:
+                raise ValueError("xi of the training examples is needed: feature space has none")
             if self.network.outputs > 1:
                 raise ValueError(
                     f"the kernel of {self.network.outputs} outputs is not formed in feature space; "
@@ -302,7 +305,7 @@ class Solution:
         """Hessian of the action per width S/N in the chain's coordinates."""
         return ActionHessian(self.problem, self.network, self.factors, self.temperature)
 
-    def predict(self, xi: Array) -> Prediction:
+    def predict(self, xi: Array, own: Array | None = None) -> Prediction:
         """Predictor's mean and variance on new examples (Eq. 29, 30).
 
         Both are conditional on U at the minimum, without corrections of order 1/N by fluctuations
@@ -311,28 +314,37 @@ class Solution:
         Parameters
         ----------
         xi : array, shape (P_new, n, N_0)
-            Attentioned inputs of the new examples.
+            Attentioned inputs of the new examples. For a problem of given kernels those of new and
+            training examples, C_ππ'(x_new, x), shape (n, n, P_new, P), or for independent branches
+            C_ll(x_new, x), (n, P_new, P).
+        own : array, shape (n, n, P_new) or (n, P_new), optional
+            For a problem of given kernels those of every new example with itself.
 
         Raises
         ------
         ValueError
-            If the shape does not fit, or a value is or becomes NaN or infinite.
+            If a shape does not fit, or a value is or becomes NaN or infinite.
 
         Notes
         -----
         If labels were centred, add their mean to the result. For the density of a noisy label, add
         the temperature to the variance. Where classes alone matter, :meth:`predict_mean` is enough.
         """
-        self._check_new(xi)
+        shared = self.network.shared
+        self.problem.check_new(xi, own, shared=shared)
         posterior, factor = self.posterior
         # features of new examples are expanded by outputs, and mixed, batch by batch
-        per_example = xi.shape[1] * xi.shape[2] * self.network.outputs**2
+        axis = 1 + shared if self.problem.is_of_kernels else 0
+        per_example = math.prod(xi.shape) // xi.shape[axis] * self.network.outputs**2
         step = max(1, PREDICTION_ELEMENTS // max(1, per_example))
         seconds = self.problem.seconds_for(self.network)
         with blas_threads_for(seconds), np.errstate(over="ignore", invalid="ignore"):
             moments = [
-                self.problem.posterior_moments(posterior, factor, rows_of(xi, batch))
-                for batch in batches(xi.shape[0], step)
+                self.problem.posterior_moments(
+                    *(posterior, factor, rows_of(xi, batch, axis)),
+                    None if own is None else rows_of(own, batch, axis),
+                )
+                for batch in batches(xi.shape[axis], step)
             ]
         mean, variance = map(joined, zip(*moments))
         for name, array in (("mean", mean), ("variance", variance)):
@@ -344,29 +356,22 @@ class Solution:
     def predict_mean(self, xi: Array) -> Array:
         """Predictor's mean (P_new,) or (P_new, C) on new examples (Eq. 29) without the variance.
 
-        Much faster than :meth:`predict`, with the same parameter.
+        Much faster than :meth:`predict`, with the same first parameter.
         """
-        xp = self._check_new(xi)
-        xi = real_floating("xi", xi)
+        self.problem.check_new(xi, None, needs_own=False, shared=self.network.shared)
+        xi = real_floating("cross" if self.problem.is_of_kernels else "xi", xi)
+        posterior, factor = self.posterior
         with np.errstate(over="ignore", invalid="ignore"):
-            mean = compiled(predictor_mean, xp)(xi, self.posterior[0].weights, self.problem.basis)
+            if isinstance(posterior, KernelPosterior):
+                mean = posterior.mean(xi, from_host(factor, xi))
+            else:
+                evaluate = compiled(predictor_mean, array_namespace(xi=xi))
+                mean = evaluate(xi, posterior.weights, self.problem.basis)
         not_overflown("the predictor's mean", mean, "rescale xi")
         return mean[:, 0] if self.network.outputs == 1 else mean
 
-    def _check_new(self, xi: Array) -> Any:
-        """Namespace of new examples, after a check of their shape."""
-        xp = array_namespace(xi=xi, training=self.problem.array)
-        paths, width = self.problem.n_paths, self.problem.input_width
-        if xi.ndim != 3 or xi.shape[0] == 0 or xi.shape[1:] != (paths, width):
-            raise ValueError(
-                f"xi must have shape (P_new, {paths}, {width}), but has {tuple(xi.shape)}; "
-                "pass tokens through attentioned_inputs first, with the layers and the readout of "
-                "the training examples"
-            )
-        return xp
-
     @cached_property
-    def posterior(self) -> tuple[Posterior, np.ndarray]:
+    def posterior(self) -> tuple[Posterior | KernelPosterior, np.ndarray]:
         """Gaussian posterior of the predictor, and its factor of U times σ²_0 n c_π c_π'."""
         network = self.network
         factor = math.sqrt(network.kernel_variance) * self.factors[0]

@@ -53,6 +53,14 @@ class Space(Protocol):
     def name(self) -> str:
         """Name of the form for :class:`pathkernel_core.kernels.PathKernels`."""
 
+    @property
+    def array(self) -> Array:
+        """The array that has library, dtype and device."""
+
+    @property
+    def summed_kernels(self) -> Array:
+        """Kernels of pairs of paths at the same example, summed over examples, (n, n)."""
+
     def energy_and_gradient(
         self, factor: np.ndarray, temperature: float, scales: np.ndarray | None = None
     ) -> tuple[float, np.ndarray]:
@@ -124,6 +132,19 @@ class ExampleSpace:
     labels: Array
     name = "examples"
 
+    @property
+    def array(self) -> Array:
+        """The array that has library, dtype and device."""
+        return self.features
+
+    @property
+    def summed_kernels(self) -> Array:
+        """Kernels of pairs of paths at the same example, summed over examples, (n, n)."""
+        xp = array_namespace(features=self.features)
+        by_path = xp.permute_dims(self.features, (1, 0, 2))
+        flat = xp.reshape(by_path, (by_path.shape[0], -1))
+        return matmul(flat, flat.T)
+
     @cached_property
     def rows(self) -> tuple[Array, Array]:
         """Features (P·C, n·C, N_0) and labels (P·C, 1), outputs expanded."""
@@ -183,7 +204,7 @@ class ExampleSpace:
 
     def explained_labels(self, root: Array) -> tuple[np.ndarray, np.ndarray]:
         """(K + T1)⁻¹ Y (P, C) and the blocks of (K + T1)⁻¹ on its diagonal (P, C, C), from L."""
-        evaluate = compiled(_explained_labels, array_namespace(root=root))
+        evaluate = compiled(explained_labels, array_namespace(root=root))
         coefficients, blocks = evaluate(root, self.labels)
         return to_host(coefficients), to_host(blocks)
 
@@ -228,6 +249,17 @@ class FeatureSpace:
     label_square: float
     n_examples: int
     name = "features"
+
+    @property
+    def array(self) -> Array:
+        """The array that has library, dtype and device."""
+        return self.gram
+
+    @property
+    def summed_kernels(self) -> Array:
+        """Kernels of pairs of paths at the same example, summed over examples, (n, n)."""
+        xp = array_namespace(gram=self.gram)
+        return xp.linalg.trace(xp.permute_dims(self.gram, (0, 2, 1, 3)))
 
     @property
     def outputs(self) -> int:
@@ -451,7 +483,8 @@ def _example_posterior(
     return matmul(factor, xp.reshape(weights, (-1, features.shape[2]))), whitened, lower
 
 
-def _explained_labels(root: Array, labels: Array) -> tuple[Array, Array]:
+def explained_labels(root: Array, labels: Array) -> tuple[Array, Array]:
+    """(K + T1)⁻¹ Y (P, C) and the diagonal blocks of (K + T1)⁻¹ (P, C, C), from L (P·C, P·C)."""
     xp = array_namespace(root=root)
     inverse = invert_triangular(root, xp)
     half = matmul(inverse, xp.reshape(labels, (-1, 1)))
@@ -515,7 +548,7 @@ def _feature_space(
 
 
 def not_positive_definite(matrix: Array, temperature: float) -> NotPositiveDefiniteError:
-    """Error that says why a kernel plus the temperature could not be factorised."""
+    """Error about a kernel (P·C, P·C) that is not positive definite with the temperature."""
     matrix = to_host(matrix)
     if not np.isfinite(matrix).all():
         return NotPositiveDefiniteError(

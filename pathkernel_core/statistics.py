@@ -209,15 +209,26 @@ def row_batches(xi: Any, labels: Any, rows: int | None = None) -> Iterator[tuple
 
 def check_examples(xi: Array, labels: Array) -> tuple[Array, Array]:
     """Check attentioned inputs (P, n, N_0) and labels; return them, with labels (P, C)."""
-    xp = array_namespace(xi=xi, labels=labels)
-    for name, array in (("xi", xi), ("labels", labels)):
-        if differentiated(array):
-            raise TypeError(
-                f"{name} of shape {tuple(array.shape)} is to be differentiated or compiled, but "
-                "the minimisation runs on the host; call pathkernel_core.differentiable_solution, "
-                "or detach the array"
-            )
+    array_namespace(xi=xi, labels=labels)
+    check_given("xi", xi)
     xi = real_floating("xi", xi, ("P", "n", "N_0"))
+    return xi, check_labels(labels, "xi", xi, xi.shape[0])
+
+
+def check_given(name: str, array: Array) -> None:
+    """Raise a TypeError if an array is to be differentiated or compiled."""
+    if differentiated(array):
+        raise TypeError(
+            f"{name} of shape {tuple(array.shape)} is to be differentiated or compiled, but "
+            "the minimisation runs on the host; call pathkernel_core.differentiable_solution, "
+            "or detach the array"
+        )
+
+
+def check_labels(labels: Array, name: str, array: Array, examples: int) -> Array:
+    """Check labels of the examples of an array of this name, and return them as (P, C)."""
+    xp = array_namespace(labels=labels)
+    check_given("labels", labels)
     integers, shape = is_integral(labels.dtype, xp), tuple(labels.shape)
     labels = real_floating("labels", labels)
     if labels.ndim == 1:
@@ -230,16 +241,16 @@ def check_examples(xi: Array, labels: Array) -> tuple[Array, Array]:
         )
     if labels.ndim != 2:
         raise ValueError(f"labels must have shape (P,) or (P, C), but has {tuple(labels.shape)}")
-    if xi.shape[0] != labels.shape[0]:
+    if examples != labels.shape[0]:
         raise ValueError(
-            f"labels holds {labels.shape[0]} examples, but xi of shape {tuple(xi.shape)} "
-            f"holds {xi.shape[0]}; give one label per example"
+            f"labels holds {labels.shape[0]} examples, but {name} of shape {tuple(array.shape)} "
+            f"holds {examples}; give one label per example"
         )
     if 0 in labels.shape:
         raise ValueError(f"labels of shape {tuple(labels.shape)} hold no outputs")
     with np.errstate(all="ignore"):
         not_overflown("the sum of squared labels", xp.sum(labels**2), "divide labels by a constant")
-    return xi, xp.astype(labels, xi.dtype, copy=False)
+    return xp.astype(labels, array.dtype, copy=False)
 
 
 def batch_sums(xi: Array, labels: Array) -> tuple[Array, Array, Array]:

@@ -120,7 +120,7 @@ def remove_heads(
     smaller : bool
         Take the heads out of the weights, which makes the model faster and renumbers its heads. A
         layer that loses all keeps one, which passes nothing on. The model's configuration then no
-        longer tells its shapes.
+        longer tells its shapes: save it by :func:`pathkernel_capture.save_model`.
     gains : xarray.DataArray, dims (head,), optional
         Factors of all other heads, folded into the weights of the output projections; such as
         ``choice.gains`` of :func:`pathkernel_capture.choose_heads`.

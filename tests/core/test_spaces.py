@@ -114,7 +114,7 @@ def test_a_factor_may_be_singular_or_wide(library, generator, space, columns, ou
 
 def test_kernels_that_would_fill_the_memory_are_refused(library, monkeypatch):
     xi, labels = library.array(np.ones((50, 8, 1))), library.array(np.ones(50))
-    monkeypatch.setattr("pathkernel_core.kernels._MOST_KERNELS", 36 * 51 * 25)  # packed
+    monkeypatch.setattr("pathkernel_core.kernel_packing.MOST_KERNELS", 36 * 51 * 25)  # packed
     assert PathKernels(xi, labels, "kernels").form.kernels.shape == (36, 51 * 25)
     two = library.array(np.ones((50, 2)))
     message = r"kernels of all pairs of 8 paths between 50 examples have 1\.6e\+05 elements, more "

@@ -1,0 +1,154 @@
+"""Kernels of pairs of paths as a user gives them: checked, and packed for the energy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from pathkernel_core.backend import (
+    Array,
+    array_namespace,
+    compiled,
+    from_host,
+    joined,
+    packed_order,
+    real_floating,
+    to_host,
+)
+from pathkernel_core.costs import Sizes
+from pathkernel_core.errors import NotPositiveDefiniteError
+from pathkernel_core.pair_kernels import PairSpace, mixed_kernels
+from pathkernel_core.statistics import check_given, check_labels
+
+MOST_KERNELS = 2**30
+"""Largest number of elements of all kernels in memory, 8 GiB in float64."""
+
+_EXACT = 1000  # rows n·P up to which all eigenvalues of the kernels are computed
+_MIXTURES = 8  # random mixtures whose eigenvalues are computed where there are more
+
+
+def pair_space(kernels: Array, labels: Array) -> PairSpace:
+    """Energy of given kernels; see :meth:`pathkernel_core.PathKernels.from_kernels`."""
+    xp = array_namespace(kernels=kernels, labels=labels)
+    check_given("kernels", kernels)
+    shape = tuple(kernels.shape)
+    if len(shape) == 3:
+        paths = math.isqrt(2 * shape[0])
+        is_shaped = 2 * shape[0] == paths * (paths + 1)
+    else:
+        paths, is_shaped = shape[0] if shape else 0, len(shape) == 4 and shape[0] == shape[1]
+    if not is_shaped or shape[-1] != shape[-2]:
+        raise ValueError(
+            "kernels must have shape (n, n, P, P), or (n(n + 1)/2, P, P) for the pairs of paths "
+            f"π ≤ π' alone, but has {shape}"
+        )
+    check_size(paths, shape[-1], labels.shape[1] if labels.ndim > 1 else 1)
+    kernels = real_floating("kernels", kernels, ("n",) * (len(shape) - 2) + ("P", "P"))
+    labels = check_labels(labels, "kernels", kernels, shape[-1])
+    deviation, largest = map(
+        float, compiled(_asymmetry, xp, static=("paths",))(kernels, paths=paths)
+    )
+    rounding = math.sqrt(float(xp.finfo(kernels.dtype).eps))
+    if deviation > rounding * largest:
+        raise ValueError(
+            f"kernels of shape {shape} must be symmetric, C_ππ'(x, x') = C_π'π(x', x), but entries "
+            f"differ by up to {deviation:.3g}"
+        )
+    pack = compiled(_packed, xp, static=("paths", "outputs"))
+    space = PairSpace(pack(kernels, paths=paths, outputs=labels.shape[1]), labels)
+    _check_positive(kernels, space, paths, rounding)
+    return space
+
+
+def check_size(paths: int, examples: int, outputs: int) -> None:
+    """Raise a ValueError if the kernels of all pairs of paths are too large for memory."""
+    elements = Sizes(examples, paths, 1, outputs).kernel_elements
+    if elements > MOST_KERNELS:
+        raise ValueError(
+            f"the kernels of all pairs of {paths} paths between {examples} examples have "
+            f"{elements:.2g} elements, {elements / 2**27:.0f} GiB in float64, more than "
+            f"{MOST_KERNELS:.2g}; take fewer paths or examples"
+        )
+
+
+def _blocks(kernels: Array, paths: int) -> Iterator[tuple[int, Array]]:
+    """Every path π with its kernels C_ππ'(x, x') with the paths π' ≤ π, (π + 1, P, P)."""
+    xp = array_namespace(kernels=kernels)
+    if kernels.ndim == 4:
+        yield from ((path, kernels[path, : path + 1, ...]) for path in range(paths))
+        return
+    first = np.cumsum([0, *range(paths, 1, -1)])  # pairs (π, π)
+    for path in range(paths):
+        entries = from_host(first[: path + 1] + path - np.arange(path + 1), kernels, xp.int64)
+        yield path, xp.matrix_transpose(xp.take(kernels, entries, axis=0))
+
+
+def _full(kernels: Array, *, paths: int) -> Array:
+    """Kernels of all pairs of paths in both orders, (n, n, P, P)."""
+    if kernels.ndim == 4:
+        return kernels
+    xp, (rows, columns) = array_namespace(kernels=kernels), np.indices((paths, paths))
+    upper = np.zeros((paths, paths), dtype=np.int64)
+    upper[np.triu_indices(paths)] = np.arange(kernels.shape[0])
+    entries = from_host(np.maximum(upper, upper.T).reshape(-1), kernels, xp.int64)
+    taken = xp.take(kernels, entries, axis=0)
+    is_lower = from_host((rows > columns).reshape(-1, 1, 1), kernels, xp.bool)
+    taken = xp.where(is_lower, xp.matrix_transpose(taken), taken)
+    return xp.reshape(taken, (paths, paths, *kernels.shape[1:]))
+
+
+def _asymmetry(kernels: Array, *, paths: int) -> tuple[Array, Array]:
+    """Largest difference of entries that must be equal, and the largest entry."""
+    xp = array_namespace(kernels=kernels)
+    deviations = []
+    for path, block in _blocks(kernels, paths):
+        mirror = kernels[: path + 1, path, ...] if kernels.ndim == 4 else block[path:, ...]
+        block = block if kernels.ndim == 4 else block[path:, ...]
+        deviations.append(xp.max(xp.abs(block - xp.matrix_transpose(mirror))))
+    return xp.max(xp.stack(deviations)), xp.max(xp.abs(kernels))
+
+
+def _packed(kernels: Array, *, paths: int, outputs: int) -> Array:
+    """Kernels as :class:`pathkernel_core.pair_kernels.PairSpace` has them."""
+    xp, examples = array_namespace(kernels=kernels), kernels.shape[-1]
+    entries = from_host(packed_order(examples)[0], kernels, xp.int64)
+    if outputs > 1:
+        return xp.reshape(_full(kernels, paths=paths), (paths**2, -1)) / paths
+    packed = []
+    for path, block in _blocks(kernels, paths):
+        # a pair is C + Cᵀ, which would count a path with itself twice
+        share = from_host(np.array([1.0] * path + [0.5]) / paths, kernels)[:, None, None]
+        block = share * (block + xp.matrix_transpose(block))
+        packed.append(xp.take(xp.reshape(block, (path + 1, -1)), entries, axis=1))
+    return joined(packed)
+
+
+def _check_positive(kernels: Array, space: PairSpace, paths: int, rounding: float) -> None:
+    """Raise an error if kernels are seen not to be positive semidefinite."""
+    xp, examples = array_namespace(kernels=kernels), kernels.shape[-1]
+    if paths * examples <= _EXACT:
+        matrix = to_host(compiled(_full, xp, static=("paths",))(kernels, paths=paths))
+        matrix = matrix.astype(float).transpose(0, 2, 1, 3).reshape((paths * examples,) * 2)
+        values = [np.linalg.eigvalsh((matrix + matrix.T) / 2)]
+    else:
+        # of every mixture v_π v_π' of a positive semidefinite kernel the eigenvalues are positive:
+        # a few cannot show that all are, but refuse no kernel that is
+        vectors = np.random.default_rng(0).standard_normal((_MIXTURES, paths))
+        mix = compiled(mixed_kernels, xp)
+        values = [
+            to_host(
+                xp.linalg.eigvalsh(
+                    mix(space.kernels, from_host(np.outer(v, v), kernels), space.labels)
+                )
+            )
+            for v in vectors
+        ]
+    for eigenvalues in values:
+        if eigenvalues[0] < -rounding * abs(eigenvalues[-1]):
+            raise NotPositiveDefiniteError(
+                f"kernels of shape {tuple(kernels.shape)} must be positive semidefinite as a "
+                "matrix over pairs of path and example, but have an eigenvalue of "
+                f"{eigenvalues[0]:.3g} beside one of {eigenvalues[-1]:.3g}"
+            )

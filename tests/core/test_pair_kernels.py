@@ -1,0 +1,162 @@
+"""Kernels in place of attentioned inputs: the same theory to rounding."""
+
+import dataclasses
+
+import formulas
+import numpy as np
+import pytest
+
+import pathkernel_core as pk
+from pathkernel_core import Network, PathKernels
+
+NETWORKS = {
+    "skip": Network((2, 1), 10, skips=(0.7, None)),
+    "outputs": Network((3,), (8, 10), (1.0, 0.8, 1.2), outputs=2),
+    "infinite": Network((2, 1), (np.inf, 10, 10)),
+}
+
+
+def kernels_of(xi, dual):
+    """Kernels of all pairs of paths, (n, n, P, P')."""
+    return np.einsum("api,bqi->pqab", xi, dual) / xi.shape[-1]
+
+
+@pytest.fixture(params=NETWORKS)
+def pair(request, library, generator):
+    """The same problem by inputs and by kernels, with new examples of both."""
+    network = NETWORKS[request.param]
+    xi = generator.standard_normal((20, network.n_paths, 5))
+    labels = np.sign(xi[:, 0, : network.outputs])
+    labels = labels[:, 0] if network.outputs == 1 else labels
+    new = generator.standard_normal((7, network.n_paths, 5))
+    problem = PathKernels(library.array(xi), library.array(labels), space="examples")
+    given = PathKernels.from_kernels(library.array(kernels_of(xi, xi)), library.array(labels))
+    own = np.einsum("pqaa->pqa", kernels_of(new, new))
+    arrays = library.array(new), library.array(kernels_of(new, xi)), library.array(own)
+    return network, problem, given, arrays
+
+
+def close(library, actual, expected, rtol=1e-12):
+    actual, expected = library.numpy(actual), library.numpy(expected)
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=rtol * abs(expected).max())
+
+
+def test_all_of_the_theory_is_that_of_inputs(library, pair):
+    network, problem, given, (new, cross, own) = pair
+    expected, actual = (pk.minimise_action(p, network, 0.1) for p in (problem, given))
+    assert actual.status.ok
+    for name in ("action", "log_evidence", "evaluations"):
+        assert getattr(actual, name) == pytest.approx(getattr(expected, name), rel=1e-12), name
+    # both stop at the tolerance: the same points to rounding, since they take the same steps
+    close(library, actual.order_parameter, expected.order_parameter, 1e-11)
+    close(library, given.mean_kernels, problem.mean_kernels)
+    np.testing.assert_allclose(actual.head_contributions, expected.head_contributions, rtol=1e-11)
+    at_minimum = dataclasses.replace(actual, factors=expected.factors)
+    moments, by_inputs = at_minimum.predict(cross, own), expected.predict(new)
+    close(library, moments.mean, by_inputs.mean)
+    close(library, moments.variance, by_inputs.variance)
+    close(library, at_minimum.predict_mean(cross), by_inputs.mean)
+    close(library, at_minimum.training_kernel(), expected.training_kernel())
+    left, left_by_inputs = pk.leave_one_out(at_minimum), pk.leave_one_out(expected)
+    np.testing.assert_allclose(left.mean, left_by_inputs.mean, rtol=1e-11, atol=1e-12)
+    assert left.log_density == pytest.approx(left_by_inputs.log_density, rel=1e-12)
+    limits = [pk.gp_limit(p, network, 0.1) for p in (given, problem)]
+    assert limits[0].log_evidence == pytest.approx(limits[1].log_evidence, rel=1e-12)
+
+
+def test_second_derivatives_are_those_of_inputs(library, pair, generator):
+    network, problem, given, _ = pair
+    expected = pk.minimise_action(problem, network, 0.1)
+    actual = dataclasses.replace(expected, problem=given)
+    stable, by_inputs = actual.stability(2), expected.stability(2)
+    np.testing.assert_allclose(stable.eigenvalues, by_inputs.eigenvalues, rtol=1e-11)
+    response, response_by_inputs = actual.response(), expected.response()
+    change = generator.standard_normal((20, network.outputs))
+    change = change[:, 0] if network.outputs == 1 else change
+    for name, arguments in {"temperature": (), "along_labels": (change,)}.items():
+        values = getattr(response, name), getattr(response_by_inputs, name)
+        values = [value(*arguments) if arguments else value for value in values]
+        np.testing.assert_allclose(*values, rtol=1e-9, atol=1e-9 * abs(values[1]).max())
+
+
+def test_sub_networks_and_pairs(library, generator):
+    network = Network((2, 2), 10)
+    for outputs in (1, 2):
+        many = dataclasses.replace(network, outputs=outputs)
+        xi, labels = formulas.random_examples(many, 9, 5, generator)
+        kernels = kernels_of(xi, xi)
+        problem = PathKernels(library.array(xi), library.array(labels), space="examples")
+        pairs = library.array(kernels[np.triu_indices(4)])  # π ≤ π' alone
+        for given in (library.array(kernels), pairs):
+            part = PathKernels.from_kernels(given, library.array(labels)).keep_paths([3, 0, 2])
+            u = formulas.random_positive(3 * outputs, generator)
+            energy, gradient = part.energy_and_gradient(u, 0.2)
+            expected, by_inputs = problem.keep_paths([3, 0, 2]).energy_and_gradient(u, 0.2)
+            assert energy == pytest.approx(expected, rel=1e-12)
+            np.testing.assert_allclose(
+                gradient, by_inputs, rtol=0, atol=1e-12 * abs(by_inputs).max()
+            )
+
+
+def test_predictions_of_many_examples_are_made_in_batches(generator, monkeypatch):
+    xi, labels = formulas.random_examples(Network((2,), 10), 9, 5, generator)
+    new = generator.standard_normal((50, 2, 5))
+    given = PathKernels.from_kernels(kernels_of(xi, xi), labels)
+    solution = pk.minimise_action(given, Network((2,), 10), 0.1)
+    cross, own = kernels_of(new, xi), np.einsum("aqi,api->qpa", new, new) / 5
+    complete = solution.predict(cross, own)
+    monkeypatch.setattr("pathkernel_core.solution.PREDICTION_ELEMENTS", 300)
+    batched = solution.predict(cross, own)
+    np.testing.assert_allclose(batched.mean, complete.mean, rtol=1e-13)
+    np.testing.assert_allclose(batched.variance, complete.variance, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda k: k[0], "must have shape"),
+        (lambda k: k[:, :1], "must have shape"),
+        (lambda k: k[:, :, :3], "must have shape"),
+        (lambda k: k[:2, 0], r"\(n\(n \+ 1\)/2, P, P\)"),
+        (lambda k: k * np.nan, "holds NaN"),
+        (lambda k: np.tril(k), "must be symmetric"),
+        (lambda k: -k, "positive semidefinite"),
+        (lambda k: k - 0.5 * np.eye(9), "positive semidefinite"),
+        (lambda k: k[:, :, :8, :8], "one label per example"),
+    ],
+)
+def test_kernels_that_are_none_are_refused(change, message, generator):
+    xi, labels = formulas.random_examples(Network((2,), 10), 9, 5, generator)
+    with pytest.raises((ValueError, pk.NotPositiveDefiniteError), match=message):
+        PathKernels.from_kernels(change(kernels_of(xi, xi)), labels)
+
+
+def test_large_kernels_are_checked_by_mixtures(generator, monkeypatch):
+    monkeypatch.setattr("pathkernel_core.kernel_packing._EXACT", 1)
+    xi, labels = formulas.random_examples(Network((3,), 10), 9, 5, generator)
+    kernels = kernels_of(xi, xi)
+    PathKernels.from_kernels(kernels, labels)
+    with pytest.raises(pk.NotPositiveDefiniteError, match="positive semidefinite"):
+        PathKernels.from_kernels(kernels - 0.5 * np.eye(3)[..., None, None] * np.eye(9), labels)
+    monkeypatch.setattr("pathkernel_core.kernel_packing.MOST_KERNELS", 100)
+    with pytest.raises(ValueError, match="GiB"):
+        PathKernels.from_kernels(kernels, labels)
+
+
+def test_inputs_and_kernels_are_not_mixed_up(generator):
+    xi, labels = formulas.random_examples(Network((2,), 10), 9, 5, generator)
+    kernels = kernels_of(xi, xi)
+    given = pk.minimise_action(PathKernels.from_kernels(kernels, labels), Network((2,), 10), 0.1)
+    solution = pk.minimise_action(PathKernels(xi, labels), Network((2,), 10), 0.1)
+    with pytest.raises(ValueError, match=r"takes cross, .* \(2, 2, P_new, 9\)"):
+        given.predict(xi)
+    with pytest.raises(ValueError, match="own must have"):
+        given.predict(kernels)
+    with pytest.raises(ValueError, match="attentioned_inputs first"):
+        solution.predict_mean(kernels)
+    with pytest.raises(ValueError, match="own is for problems of given kernels"):
+        solution.predict(xi, kernels)
+    with pytest.raises(ValueError, match="leave it out"):
+        pk.leave_one_out(given, xi, labels)
+    assert "of given kernels" in repr(given.problem)
+    assert "kernels of pairs of paths" in given.problem._repr_html_()
