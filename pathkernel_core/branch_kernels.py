@@ -65,7 +65,9 @@ class BranchKernelSpace:
         pairs, _, _ = pairs_of_paths(form.n_paths, 1)
         same = np.flatnonzero(pairs[:, 0] == pairs[:, 1])
         xp = array_namespace(kernels=form.kernels)
-        return cls(xp.take(form.kernels, from_host(same, form.kernels, xp.int64), axis=0), form.labels)
+        return cls(
+            xp.take(form.kernels, from_host(same, form.kernels, xp.int64), axis=0), form.labels
+        )
 
     @property
     def array(self) -> Array:

@@ -54,7 +54,8 @@ def branch_space(form: ExampleSpace | FeatureSpace) -> BranchSpace | BranchFeatu
     """
     if isinstance(form, FeatureSpace):
         return BranchFeatureSpace(form.gram, form.projections, form.label_square, form.n_examples)
-    in_memory = cheapest_form(Sizes(*form.features.shape, shared=False)) == "kernels"
+    examples, paths, width = form.features.shape
+    in_memory = cheapest_form(Sizes(examples, paths, width, shared=False)) == "kernels"
     return BranchSpace(form.features, form.labels, in_memory)
 
 

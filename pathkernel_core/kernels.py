@@ -205,8 +205,8 @@ class PathKernels:
         (3,)
         """
         form = branch_kernel_space(kernels, labels)
-        sizes = form.kernels.shape[0], *form.labels.shape
-        return cls.__new__(cls)._set(form, 0, *sizes, None)
+        branches, examples = form.kernels.shape[0], form.labels.shape[0]
+        return cls.__new__(cls)._set(form, 0, branches, examples, 1, None)
 
     def _set(
         self,
@@ -322,8 +322,9 @@ class PathKernels:
 
         Parameters
         ----------
-        order_parameter : array, shape (n·C, n·C)
-            Symmetric positive definite U.
+        order_parameter : array, shape (n·C, n·C) or (n,)
+            Symmetric positive definite U; or the diagonal u of independent branches, whose gradient
+            is (n,), too.
         temperature : float
             Positive temperature T.
         variance : float
@@ -337,6 +338,13 @@ class PathKernels:
             If U is not symmetric, real and finite, or has another shape.
         """
         matrix = real_floating("order_parameter", to_host(order_parameter)).astype(float)
+        if matrix.ndim == 1:
+            return self._branch_energy(matrix, positive("temperature", temperature), variance)
+        if not self.has_pairs:
+            raise ValueError(
+                f"order_parameter must have shape ({self.n_paths},), since the problem has kernels "
+                f"of single branches only, but has {matrix.shape}"
+            )
         size = self.n_paths * self.outputs
         if matrix.shape != (size, size):
             raise ValueError(
@@ -353,6 +361,22 @@ class PathKernels:
         energy, gradient = self.form.energy_and_gradient(
             factor, positive("temperature", temperature)
         )
+        return energy, variance * gradient
+
+    def _branch_energy(
+        self, u: np.ndarray, temperature: float, variance: float
+    ) -> tuple[float, np.ndarray]:
+        if u.shape != (self.n_paths,) or self.outputs > 1:
+            raise ValueError(
+                f"order_parameter of {self.n_paths} independent branches must have shape "
+                f"({self.n_paths},), for one output, but has {u.shape} for {self.outputs}"
+            )
+        if not (u > 0).all():
+            raise NotPositiveDefiniteError(
+                f"order_parameter is not positive: its smallest value is {u.min():.3g}"
+            )
+        scaled = np.sqrt(positive("variance", variance) * u)
+        energy, gradient = self.branch_form.energy_and_gradient(scaled, temperature)
         return energy, variance * gradient
 
     def label_spectrum(self, network: Network) -> LabelSpectrum:

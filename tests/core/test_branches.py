@@ -303,6 +303,73 @@ def test_arrays_of_any_library(library):
         assert solution.head_contributions.shape == (5,)
 
 
+def test_kernels_in_place_of_inputs(library):
+    xi, labels = examples(3)
+    new, _ = examples(3, 6, seed=9)
+    network = independent(3, (5, 8, INF))
+    expected = pk.minimise_action(pk.PathKernels(xi, labels), network, TEMPERATURE)
+    pairs = np.einsum("api,bqi->pqab", xi, xi) / 4
+    kernels = np.einsum("llab->lab", pairs)
+    cross, own = np.einsum("ali,bli->lab", new, xi) / 4, (new**2).sum(axis=2).T / 4
+    y = library.array(labels)
+    for problem in (
+        pk.PathKernels.from_branch_kernels(library.array(kernels), y),
+        pk.PathKernels.from_kernels(library.array(pairs), y),
+    ):
+        solution = pk.minimise_action(problem, network, TEMPERATURE)
+        u = library.numpy(solution.order_parameter)
+        np.testing.assert_allclose(u, expected.order_parameter, rtol=1e-7)
+        assert solution.log_evidence == pytest.approx(expected.log_evidence, rel=1e-9)
+        prediction = solution.predict(library.array(cross), library.array(own))
+        mean = library.numpy(solution.predict_mean(library.array(cross)))
+        by_inputs = expected.predict(new)
+        np.testing.assert_allclose(mean, by_inputs.mean, rtol=1e-6)
+        np.testing.assert_allclose(library.numpy(prediction.mean), mean, rtol=1e-9)
+        variance = library.numpy(prediction.variance)
+        np.testing.assert_allclose(variance, by_inputs.variance, rtol=1e-6)
+        np.testing.assert_allclose(solution.head_contributions, expected.head_contributions)
+        left, by_inputs = pk.leave_one_out(solution), pk.leave_one_out(expected, xi, labels)
+        np.testing.assert_allclose(left.mean, by_inputs.mean, rtol=1e-5)
+        value, gradient = problem.keep_paths([2, 0]).energy_and_gradient(u[:2], 0.3, 2.0)
+        expected_value, expected_gradient = pk.PathKernels(
+            xi[:, [2, 0]], labels
+        ).energy_and_gradient(u[:2], 0.3, 2.0)
+        assert value == pytest.approx(expected_value, rel=1e-10)
+        np.testing.assert_allclose(gradient, expected_gradient, rtol=1e-8)
+
+
+@pytest.mark.parametrize("exact", [1000, 1])
+def test_kernels_of_branches_are_checked(exact, monkeypatch):
+    monkeypatch.setattr("pathkernel_core.branch_kernels._EXACT", exact)
+    xi, labels = examples(3)
+    kernels, make = pk.same_path_kernels(xi), pk.PathKernels.from_branch_kernels
+    problem = make(kernels, labels)
+    for wrong, message in (
+        (kernels[0], r"shape \(n, P, P\)"),
+        (kernels + np.triu(kernels), "must be symmetric"),
+        (kernels - 2 * np.eye(30) * [[[0]], [[1]], [[0]]], "positive semidefinite"),
+        (kernels[:, 1:, 1:], "one label per example"),
+    ):
+        with pytest.raises((ValueError, pk.NotPositiveDefiniteError), match=message):
+            make(wrong, labels)
+    with pytest.raises(ValueError, match="u_l would be a matrix"):
+        make(kernels, np.stack([labels, labels], axis=1))
+    with pytest.raises(ValueError, match="set shared=False"):
+        pk.minimise_action(problem, pk.Network((3,), 5), TEMPERATURE)
+    with pytest.raises(ValueError, match=r"must have shape \(3,\)"):
+        problem.energy_and_gradient(np.eye(3), TEMPERATURE)
+    with pytest.raises(pk.NotPositiveDefiniteError, match="is not positive"):
+        problem.energy_and_gradient(np.array([1.0, 0.0, 1.0]), TEMPERATURE)
+    solution = pk.minimise_action(problem, independent(3, 5), TEMPERATURE)
+    with pytest.raises(ValueError, match=r"\(3, P_new, 30\)"):
+        solution.predict(xi)
+    assert "kernels of branches" in repr(problem)
+    assert "single branches" in problem._repr_html_()
+    monkeypatch.setattr("pathkernel_core.branch_kernels.MOST_KERNELS", 100)
+    with pytest.raises(ValueError, match="GiB"):
+        make(kernels, labels)
+
+
 def competing(dimensions=12, scale=1.0):
     """Two branches with the same signal, each with noise in dimensions of its own."""
     basis, _ = np.linalg.qr(np.random.default_rng(0).normal(size=(60, 2 * dimensions + 1)))
