@@ -312,10 +312,10 @@ def test_kernels_in_place_of_inputs(library):
     kernels = np.einsum("llab->lab", pairs)
     cross, own = np.einsum("ali,bli->lab", new, xi) / 4, (new**2).sum(axis=2).T / 4
     y = library.array(labels)
-    for problem in (
-        pk.PathKernels.from_branch_kernels(library.array(kernels), y),
-        pk.PathKernels.from_kernels(library.array(pairs), y),
-    ):
+    problems = [pk.PathKernels.from_branch_kernels(library.array(kernels), y)]
+    if library.name == "numpy":  # the others compile for long
+        problems.append(pk.PathKernels.from_kernels(pairs, labels))
+    for problem in problems:
         solution = pk.minimise_action(problem, network, TEMPERATURE)
         u = library.numpy(solution.order_parameter)
         np.testing.assert_allclose(u, expected.order_parameter, rtol=1e-7)
