@@ -77,7 +77,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rows", nargs="*", default=ROWS.split())
     rows = parser.parse_args().rows
-    print("examples branches inputs width  form      kernels  evaluation  floor  minimum  evaluations")
+    print(
+        "examples branches inputs width  form      kernels  evaluation  floor  minimum  evaluations"
+    )
     with one_thread():
         for row in rows:
             print(measure(row), flush=True)
