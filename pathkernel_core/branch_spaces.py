@@ -35,7 +35,7 @@ from pathkernel_core.backend import (
 )
 from pathkernel_core.costs import WHITENED, Sizes, cheapest_form
 from pathkernel_core.kernel_space import weights_of_one_output
-from pathkernel_core.label_spectrum import LabelSpectrum, lanczos
+from pathkernel_core.label_spectrum import LabelSpectrum, kernel_spectrum
 from pathkernel_core.products import matmul
 from pathkernel_core.spaces import (
     ExampleSpace,
@@ -54,7 +54,8 @@ def branch_space(form: ExampleSpace | FeatureSpace) -> BranchSpace | BranchFeatu
     """
     if isinstance(form, FeatureSpace):
         return BranchFeatureSpace(form.gram, form.projections, form.label_square, form.n_examples)
-    in_memory = cheapest_form(Sizes(*form.features.shape, shared=False)) == "kernels"
+    examples, paths, width = form.features.shape
+    in_memory = cheapest_form(Sizes(examples, paths, width, shared=False)) == "kernels"
     return BranchSpace(form.features, form.labels, in_memory)
 
 
@@ -77,6 +78,11 @@ class BranchSpace(ExampleSpace):
         """Name of the form."""
         return "kernels" if self.in_memory else "examples"
 
+    @property
+    def summed_kernels(self) -> Array:
+        """Kernels of every branch at the same example, summed over examples, (n,)."""
+        return array_namespace(features=self.features).sum(self.features**2, axis=(0, 2))
+
     @cached_property
     def kernels(self) -> Array:
         """Packed kernels Φ_l Φ_lᵀ of all branches, (n, P(P+1)/2)."""
@@ -88,7 +94,7 @@ class BranchSpace(ExampleSpace):
     @property
     def _evaluation(self) -> tuple[Callable, tuple[Array, Array]]:
         if self.in_memory:
-            return _branch_kernels, (self.kernels, self.labels)
+            return energy_of_packed, (self.kernels, self.labels)
         return _branch_examples, (self.features, self.labels)
 
     def energy(self, factor: Array, temperature: Array) -> Array:
@@ -110,9 +116,7 @@ class BranchSpace(ExampleSpace):
         """Labels along the eigenvectors of Σ_l c² Φ_l Φ_lᵀ, for coefficients c (n,) of branches."""
         # the kernel itself, P × P: Lanczos would read the features of thousands of branches often
         kernel = self._kernel(self.features, from_host(scales, self.features))
-        diagonal = np.diagonal(to_host(kernel)).mean()
-        labels, modes = lanczos(_product, (kernel,), self.labels)
-        return LabelSpectrum(labels, modes, float(diagonal), float((to_host(self.labels) ** 2).mean()))
+        return kernel_spectrum(kernel, self.labels)
 
     def _kernel(self, rows: Array, factor: Array) -> Array:
         return compiled(_kernel, array_namespace(rows=rows))(rows, factor)
@@ -121,6 +125,13 @@ class BranchSpace(ExampleSpace):
 @dataclass(frozen=True, eq=False)
 class BranchFeatureSpace(FeatureSpace):
     """Feature space at a diagonal order parameter."""
+
+    @property
+    def summed_kernels(self) -> Array:
+        """Kernels of every branch at the same example, summed over examples, (n,)."""
+        xp, (paths, width) = array_namespace(gram=self.gram), self.gram.shape[:2]
+        squares = xp.linalg.diagonal(xp.reshape(self.gram, (paths * width,) * 2))
+        return xp.sum(xp.reshape(squares, (paths, width)), axis=1)
 
     def energy_and_gradient(
         self, factor: np.ndarray, temperature: float, scales: np.ndarray | None = None
@@ -160,10 +171,10 @@ def _packed_kernels(features: Array) -> Array:
     return xp.take(xp.reshape(kernels, (kernels.shape[0], -1)), entries, axis=1)
 
 
-def _branch_kernels(
+def energy_of_packed(
     kernels: Array, labels: Array, factor: Array, temperature: Array, *, lower: bool = False
 ) -> tuple[Array, Array]:
-    """Energy and M − R (n,) from packed kernels: two products with all of them."""
+    """Energy and M − R (n,) from packed kernels (n, P(P+1)/2): two products with all of them."""
     kernel = matmul(factor[None, :] ** 2, kernels)
     xp = array_namespace(kernels=kernels)
     energy, weights = weights_of_one_output(kernel, labels, temperature, xp)
@@ -237,10 +248,6 @@ def _explained(mixed: Array, features: Array, factor: Array, root: Array) -> Arr
     new = _flat(mixed * factor[:, None], xp)
     across = matmul(_flat(features, xp), xp.matrix_transpose(new))
     return xp.sum(solve_triangular(root, across, xp) ** 2, axis=0)
-
-
-def _product(vectors: Array, kernel: Array) -> Array:
-    return matmul(kernel, vectors)
 
 
 def _branch_features(

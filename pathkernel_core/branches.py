@@ -11,8 +11,16 @@ only the squared readout of each branch is left of the weights, u_l = σ²_V |a_
 
 With u_l = σ² e^{2t_l} every term of the entropy is N_l (e^{2t} − 2t) plus a constant, as on the
 diagonal of the chain's coordinates, with the Gaussian process limit at t = 0. All costs B numbers.
-As N → 0 the entropy fades: u_l is set by its gradient's own zero, u_l ∂S_energy/∂u_l = 0 for every
-branch, whatever σ² and the other branches' widths, which is equipartition.
+As N → 0 only the energy is left, u_l ∂S_energy/∂u_l = 0 for every branch whatever σ²: each learns
+its own scale, which is equipartition.
+
+Several minima are rare. Of the second derivatives of the action in u only those of ln det are
+negative, −tr(X_l X_m)/(u_l u_m) with X_l = A^{-1/2} u_l C_ll A^{-1/2}/B and A = K + T1; the entropy
+has N_l/u_l². As Σ X_l < 1, a row of tr(X_l X_m) sums to less than tr X_l, at most the rank of C_ll:
+if no width is smaller than that, the action is convex and has one minimum. Narrower branches with
+the same signal may compete, until one of them is switched off. In random problems 40 starts found a
+lower minimum than the descent from the limit in none of 40 at N = 1, in 2 of 40 at 0.1 and in 5 of
+50 at 0.01, by at most 0.6 nats. So there is no search unless ``starts`` asks for one.
 """
 
 from __future__ import annotations
@@ -33,7 +41,7 @@ _TIE, _TIE_OF_PAIRS = 1e-9, 1e-3
 _STEP = 2.0  # of ln u, from one scaled limit to the next
 _LARGEST_SCALE = 60.0  # of ln u
 _SUPPRESSIONS = (3.0, 1.0)  # of t of all branches but one
-_FAVOURED = 11  # branches that a search tries one by one
+_FAVOURED = 5  # branches that a search tries one by one
 
 
 class BranchCoordinates:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from pathkernel_core.backend import (
     real_floating,
     to_host,
 )
+from pathkernel_core.branch_kernels import BranchKernelSpace, branch_kernel_space
 from pathkernel_core.branch_spaces import BranchFeatureSpace, BranchSpace, branch_space
 from pathkernel_core.costs import Sizes, cheapest_form, evaluation_seconds
 from pathkernel_core.errors import NotPositiveDefiniteError
@@ -166,9 +167,50 @@ class PathKernels:
         sizes = form.n_paths, *form.labels.shape
         return cls.__new__(cls)._set(form, 0, *sizes, None)
 
+    @classmethod
+    def from_branch_kernels(cls, kernels: Array, labels: Array) -> PathKernels:
+        """Problem of independent branches, of the kernels of every branch alone.
+
+        It serves networks with ``shared=False`` only, which need no kernels of pairs.
+
+        Parameters
+        ----------
+        kernels : array, shape (n, P, P)
+            C_ll(x, x'), positive semidefinite, without the factor 1/n.
+        labels : array, shape (P,)
+            Targets Y.
+
+        Raises
+        ------
+        ValueError
+            If shapes do not match, kernels are not symmetric to rounding, a value is NaN or
+            infinite, labels have several outputs, or the kernels would have more than 2³⁰ elements
+            when packed, n·P(P + 1)/2.
+        NotPositiveDefiniteError
+            If an eigenvalue is negative beyond rounding. All are computed up to n·P = 1000; beyond,
+            diagonals and eight random quadratic forms, which may pass kernels that are not
+            positive.
+        TypeError, PrecisionError
+            As for :class:`PathKernels`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import pathkernel as pk
+        >>> xi = np.random.default_rng(0).normal(size=(20, 4, 5))
+        >>> kernels = pk.same_path_kernels(xi)
+        >>> problem = pk.PathKernels.from_branch_kernels(kernels, np.sign(xi[:, 0, 0]))
+        >>> solution = pk.minimise_action(problem, pk.Network((4,), 10, shared=False), 0.1)
+        >>> solution.predict(kernels[:, :3], np.einsum("laa->la", kernels)[:, :3]).mean.shape
+        (3,)
+        """
+        form = branch_kernel_space(kernels, labels)
+        branches, examples = form.kernels.shape[0], form.labels.shape[0]
+        return cls.__new__(cls)._set(form, 0, branches, examples, 1, None)
+
     def _set(
         self,
-        form: ExampleSpace | FeatureSpace | PairSpace,
+        form: ExampleSpace | FeatureSpace | PairSpace | BranchKernelSpace,
         input_width: int,
         n_paths: int,
         n_examples: int,
@@ -187,7 +229,8 @@ class PathKernels:
     def __repr__(self) -> str:
         sizes = f"{self.n_examples} examples, {self.n_paths} paths"
         if self.is_of_kernels:
-            return f"PathKernels({sizes}, {self.outputs} outputs, of given kernels)"
+            of = "given kernels" if self.has_pairs else "given kernels of branches"
+            return f"PathKernels({sizes}, {self.outputs} outputs, of {of})"
         return (
             f"PathKernels({sizes}, N_0 = {self.input_width}, {self.outputs} outputs, in the space "
             f"of {self.space})"
@@ -195,11 +238,12 @@ class PathKernels:
 
     def _repr_html_(self) -> str:
         xp = array_namespace(array=self.array)
+        kind = "pairs of paths" if self.has_pairs else "single branches"
         inputs = f"width {self.input_width}, in a span of {self.n_features} dimensions"
         rows = {
             "training examples": self.n_examples,
             "attention paths": self.n_paths,
-            "inputs": "kernels of pairs of paths" if self.is_of_kernels else inputs,
+            "inputs": f"kernels of {kind}" if self.is_of_kernels else inputs,
             "outputs": self.outputs,
             "energy": f"in the space of {self.space}",
             "arrays": f"{library_name(xp)}, {self.array.dtype}",
@@ -214,7 +258,12 @@ class PathKernels:
     @property
     def is_of_kernels(self) -> bool:
         """Whether kernels were given in place of attentioned inputs."""
-        return isinstance(self.form, PairSpace)
+        return isinstance(self.form, PairSpace | BranchKernelSpace)
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether there are kernels of different paths; if not, branches must be independent."""
+        return not isinstance(self.form, BranchKernelSpace)
 
     @property
     def array(self) -> Array:
@@ -233,23 +282,20 @@ class PathKernels:
     @property
     def mean_branch_kernels(self) -> Array:
         """Mean kernel of every path with itself, C̄_ππ, (n,): the diagonal of ``mean_kernels``."""
-        xp = array_namespace(array=self.array)
-        if isinstance(self.form, FeatureSpace):
-            size = self.n_paths * self.n_features
-            squares = xp.linalg.diagonal(xp.reshape(self.form.gram, (size, size)))
-            summed = xp.sum(xp.reshape(squares, (self.n_paths, -1)), axis=1)
-        else:
-            summed = xp.sum(self.form.features**2, axis=(0, 2))
-        return summed * (self.n_paths / self.n_examples)
+        return self.branch_form.summed_kernels * (self.n_paths / self.n_examples)
 
     @cached_property
-    def branch_form(self) -> BranchSpace | BranchFeatureSpace:
+    def branch_form(self) -> BranchSpace | BranchFeatureSpace | BranchKernelSpace:
         """Form of the energy of independent branches, made when first needed."""
+        if isinstance(self.form, BranchKernelSpace):
+            return self.form
+        if isinstance(self.form, PairSpace):
+            return BranchKernelSpace.of_pairs(self.form)
         return branch_space(self.form)
 
     def form_for(self, network: Network) -> Space:
         """Form of the energy for a network, by whether its branches share their weights."""
-        return self.form if network.shared else self.branch_form
+        return cast("Space", self.form if network.shared else self.branch_form)
 
     @property
     def n_features(self) -> int:
@@ -276,8 +322,9 @@ class PathKernels:
 
         Parameters
         ----------
-        order_parameter : array, shape (n·C, n·C)
-            Symmetric positive definite U.
+        order_parameter : array, shape (n·C, n·C) or (n,)
+            Symmetric positive definite U; or the diagonal u of independent branches, whose gradient
+            is (n,), too.
         temperature : float
             Positive temperature T.
         variance : float
@@ -291,6 +338,13 @@ class PathKernels:
             If U is not symmetric, real and finite, or has another shape.
         """
         matrix = real_floating("order_parameter", to_host(order_parameter)).astype(float)
+        if matrix.ndim == 1:
+            return self._branch_energy(matrix, positive("temperature", temperature), variance)
+        if not self.has_pairs:
+            raise ValueError(
+                f"order_parameter must have shape ({self.n_paths},), since the problem has kernels "
+                f"of single branches only, but has {matrix.shape}"
+            )
         size = self.n_paths * self.outputs
         if matrix.shape != (size, size):
             raise ValueError(
@@ -307,6 +361,22 @@ class PathKernels:
         energy, gradient = self.form.energy_and_gradient(
             factor, positive("temperature", temperature)
         )
+        return energy, variance * gradient
+
+    def _branch_energy(
+        self, u: np.ndarray, temperature: float, variance: float
+    ) -> tuple[float, np.ndarray]:
+        if u.shape != (self.n_paths,) or self.outputs > 1:
+            raise ValueError(
+                f"order_parameter of {self.n_paths} independent branches must have shape "
+                f"({self.n_paths},), for one output, but has {u.shape} for {self.outputs}"
+            )
+        if not (u > 0).all():
+            raise NotPositiveDefiniteError(
+                f"order_parameter is not positive: its smallest value is {u.min():.3g}"
+            )
+        scaled = np.sqrt(positive("variance", variance) * u)
+        energy, gradient = self.branch_form.energy_and_gradient(scaled, temperature)
         return energy, variance * gradient
 
     def label_spectrum(self, network: Network) -> LabelSpectrum:
@@ -341,11 +411,14 @@ class PathKernels:
         form, sizes = self.form.keep_paths(indices), (len(indices), self.n_examples, self.outputs)
         return PathKernels.__new__(PathKernels)._set(form, self.input_width, *sizes, self.basis)
 
-    def check_new(self, xi: Array, own: Array | None, needs_own: bool = True) -> None:
+    def check_new(
+        self, xi: Array, own: Array | None, needs_own: bool = True, shared: bool = True
+    ) -> None:
         """Raise an error if arrays are not those of new examples of this problem.
 
         Attentioned inputs (P_new, n, N_0), or kernels (n, n, P_new, P) with training examples and
-        (n, n, P_new) of each new example with itself.
+        (n, n, P_new) of each new example with itself. For independent branches, ``shared=False``,
+        those of every path with itself, (n, P_new, P) and (n, P_new).
         """
         paths, actual = self.n_paths, tuple(getattr(xi, "shape", ()))
         if not self.is_of_kernels:
@@ -363,22 +436,25 @@ class PathKernels:
                 )
             return
         array_namespace(cross=xi, training=self.array)
+        of_paths = (paths, paths) if shared else (paths,)
         if (
-            len(actual) != 4
-            or not actual[2]
-            or actual[:2] + actual[3:] != (*(paths, paths, self.n_examples),)
+            actual[: len(of_paths)] != of_paths
+            or len(actual) != len(of_paths) + 2
+            or not actual[-2]
+            or actual[-1] != self.n_examples
         ):
+            expected = ", ".join(map(str, (*of_paths, "P_new", self.n_examples)))
             raise ValueError(
                 "a problem of given kernels takes cross, the kernels of new and training examples, "
-                f"of shape ({paths}, {paths}, P_new, {self.n_examples}), but has {actual}"
+                f"of shape ({expected}), but has {actual}"
             )
         if not needs_own:
             return
         shape = tuple(getattr(own, "shape", ()))
-        if shape != actual[:3]:
+        if shape != actual[:-1]:
             raise ValueError(
                 "own must have the kernels of every new example with itself, of shape "
-                f"{actual[:3]}, but has {shape}; for the mean alone call predict_mean(cross)"
+                f"{actual[:-1]}, but has {shape}; for the mean alone call predict_mean(cross)"
             )
         array_namespace(cross=xi, own=own)
 
@@ -394,11 +470,9 @@ class PathKernels:
         By their attentioned inputs, or their kernels ``xi`` (n, n, P_new, P) with the training
         examples and ``own`` (n, n, P_new) with themselves.
         """
-        self.check_new(xi, own)
+        self.check_new(xi, own, shared=factor.ndim == 2)
         if isinstance(posterior, KernelPosterior):
-            paths, examples = self.n_paths, self.n_examples
-            cross = real_floating("cross", xi, (paths, paths, "P_new", examples))
-            own = real_floating("own", own, (paths, paths, "P_new"))
+            cross, own = real_floating("cross", xi), real_floating("own", own)
             return posterior.moments(cross, own, from_host(factor, cross))
         xi = real_floating("xi", xi, ("P_new", self.n_paths, self.input_width))
         return posterior_moments(posterior, from_host(factor, xi), xi, self.basis)

@@ -15,6 +15,7 @@ import numpy as np
 import scipy
 
 from pathkernel_core.backend import Array, array_namespace, compiled, from_host, joined, to_host
+from pathkernel_core.products import matmul
 
 _STEPS = 32
 _PROBES = 4  # random vectors
@@ -73,6 +74,18 @@ class LabelSpectrum:
         with np.errstate(over="ignore", divide="ignore"):
             explained = (weights / (1 + temperature / nodes)).sum()
         return float(explained / attainable) if attainable > 0 else math.nan
+
+
+def kernel_spectrum(kernel: Array, labels: Array) -> LabelSpectrum:
+    """Spectrum of a kernel (P, P) that is in memory, with labels (P, C)."""
+    xp = array_namespace(kernel=kernel)
+    of_labels, modes = lanczos(_product, (kernel,), labels)
+    mean = float(xp.sum(xp.linalg.diagonal(kernel))) / kernel.shape[0]
+    return LabelSpectrum(of_labels, modes, mean, float(xp.mean(labels**2)))
+
+
+def _product(vectors: Array, kernel: Array) -> Array:
+    return matmul(kernel, vectors)
 
 
 def lanczos(

@@ -64,9 +64,7 @@ def concavity(spectrum: LabelSpectrum, network: Network, temperature: float) -> 
     network : Network
     temperature : float
     """
-    # of independent branches one may suffice, and the narrowest costs least
-    levels = network.finite_widths if network.shared else (network.smallest_width,)
-    widths = np.array(levels) / network.width  # infinite ones do not adapt
+    widths = np.array(network.finite_widths) / network.width  # the others do not adapt
     positive = spectrum.labels.nodes[spectrum.labels.nodes > 0]
     if not positive.size:
         return Concavity(0.0, 0.0)
@@ -87,10 +85,20 @@ def concavity(spectrum: LabelSpectrum, network: Network, temperature: float) -> 
     return Concavity(float(ratios[index]), float(scales[index]))
 
 
+def suspicion(problem: PathKernels, network: Network, temperature: float) -> Concavity:
+    """Concavity of the action by which :func:`minimise_action` decides whether to search.
+
+    None for independent branches, whose action is convex in u but for ln det: see
+    :mod:`pathkernel_core.branches`.
+    """
+    if not network.shared:
+        return Concavity(0.0, 0.0)
+    return concavity(problem.label_spectrum(network), network, temperature)
+
+
 def may_have_several(problem: PathKernels, network: Network, temperature: float) -> bool:
     """Whether :func:`minimise_action` searches for more than one minimum."""
-    spectrum = problem.label_spectrum(network)
-    return concavity(spectrum, network, temperature).ratio >= SUSPICIOUS
+    return suspicion(problem, network, temperature).ratio >= SUSPICIOUS
 
 
 def search_starts(
@@ -157,11 +165,8 @@ def warn_of_scale(spectrum: LabelSpectrum, temperature: float) -> None:
 
 def structured_starts(network: Network) -> int:
     """Number of starts of a full automatic search, the limit included."""
-    if network.shared:
-        layers = zip(network.heads, network.widths)
-        heads = sum(count for count, width in layers if count > 1 and math.isfinite(width))
-    else:
-        heads = len(network.finite_widths) if network.n_paths > 1 else 0
+    layers = zip(network.heads, network.widths)
+    heads = sum(count for count, width in layers if count > 1 and math.isfinite(width))
     return min(MOST_STARTS, 2 + len(_SUPPRESSIONS) * heads)
 
 

@@ -15,13 +15,12 @@ from pathkernel_core.branches import BranchCoordinates, coordinates_of
 from pathkernel_core.coordinates import ChainCoordinates
 from pathkernel_core.errors import MinimisationError, NotPositiveDefiniteError
 from pathkernel_core.kernels import PathKernels
-from pathkernel_core.label_spectrum import LabelSpectrum
 from pathkernel_core.minima import (
     STRONG,
     SUSPICIOUS,
-    concavity,
     search_starts,
     structured_starts,
+    suspicion,
     warn_of_scale,
 )
 from pathkernel_core.network import Network
@@ -77,7 +76,7 @@ def minimise_action(
     starts : int, optional
         Number of starts: 1 is the Gaussian process limit alone; more add the scaled limit, single
         heads switched on, and random ones. By default as many as the test of
-        :mod:`pathkernel_core.minima` asks for, at most 24.
+        :mod:`pathkernel_core.minima` asks for, at most 24; 1 for independent branches.
     max_evaluations : int
         Limit on evaluations of the energy from each start. An end that a symmetry of the problem
         may have kept on a saddle is a further start, with small noise.
@@ -152,7 +151,7 @@ def minimise_action(
             spectrum = problem.label_spectrum(network)
             warn_of_scale(spectrum, temperature)
             with np.errstate(all="ignore"):  # an overflow raises when it is factorised
-                descents = _search(descend, spectrum, starts)
+                descents = _search(descend, starts)
     solution = _solution(action, descents, searched=start is None)
     if throw and not solution.status.ok:
         raise MinimisationError(
@@ -430,13 +429,13 @@ def _singular_values(evaluation: _Evaluation) -> np.ndarray:
     return np.linalg.svd(evaluation.factors[0], compute_uv=False)
 
 
-def _search(descend: _Descender, spectrum: LabelSpectrum, starts: int | None) -> list[_Descent]:
+def _search(descend: _Descender, starts: int | None) -> list[_Descent]:
     """Descents into different minima, from the limit and from further promising starts."""
     action = descend.action
     network = action.network
     descents = [descend(action.coordinates.gp_limit)]
-    suspicion = concavity(spectrum, network, action.temperature)
-    if starts == 1 or (starts is None and suspicion.ratio < SUSPICIOUS):
+    concavity = suspicion(action.problem, network, action.temperature)
+    if starts == 1 or (starts is None and concavity.ratio < SUSPICIOUS):
         return descents
 
     def evaluate(coordinates: np.ndarray) -> quasi_newton.Iterate:
@@ -444,9 +443,9 @@ def _search(descend: _Descender, spectrum: LabelSpectrum, starts: int | None) ->
         return action(coordinates)
 
     if isinstance(action.coordinates, BranchCoordinates):
-        candidates = action.coordinates.starts(suspicion.scale, evaluate)
+        candidates = action.coordinates.starts(concavity.scale, evaluate)
     else:
-        candidates = search_starts(action.coordinates, suspicion.scale, evaluate)
+        candidates = search_starts(action.coordinates, concavity.scale, evaluate)
     last = structured_starts(network) if starts is None else starts
     for number, start in zip(range(2, last + 1), candidates):
         # a failed end is no minimum: to give up a descent near it could lose the minimum beyond
@@ -458,7 +457,7 @@ def _search(descend: _Descender, spectrum: LabelSpectrum, starts: int | None) ->
                 descents.append(descent)
         # the scaled limit is in the basin of a network that uses all its paths; if it leads back
         # to the first minimum, only a strong suspicion is worth the descents of single heads
-        if number == 2 and starts is None and len(descents) == 1 and suspicion.ratio < STRONG:
+        if number == 2 and starts is None and len(descents) == 1 and concavity.ratio < STRONG:
             break
     return descents
 
@@ -534,6 +533,11 @@ def _check_network(problem: PathKernels, network: Network) -> None:
         raise ValueError(
             f"network has heads {network.heads}{skips}, hence {network.n_paths} paths, but the "
             f"problem has {problem.n_paths} paths; build both from the same layers"
+        )
+    if network.shared and not problem.has_pairs:
+        raise ValueError(
+            "problem has kernels of single branches only, for independent branches: set "
+            "shared=False in Network, or give kernels of pairs of paths to PathKernels.from_kernels"
         )
     if network.outputs != problem.outputs:
         raise ValueError(

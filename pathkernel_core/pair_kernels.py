@@ -39,7 +39,7 @@ from pathkernel_core.kernel_space import (
     pairs_of_paths,
     sums_of_pairs,
 )
-from pathkernel_core.label_spectrum import LabelSpectrum, lanczos
+from pathkernel_core.label_spectrum import LabelSpectrum, kernel_spectrum
 from pathkernel_core.products import matmul
 from pathkernel_core.spaces import explained_labels, not_positive_definite
 
@@ -141,9 +141,7 @@ class PairSpace:
         xp = array_namespace(kernels=self.kernels)
         weights = from_host(np.diag(scales**2), self.kernels)
         kernel = compiled(mixed_kernels, xp)(self.kernels, weights, self.labels)
-        labels, modes = lanczos(_kernel_product, (kernel,), self.labels)
-        mean = float(xp.sum(xp.linalg.diagonal(kernel))) / self.labels.shape[0]
-        return LabelSpectrum(labels, modes, mean, float(xp.mean(self.labels**2)))
+        return kernel_spectrum(kernel, self.labels)
 
     def keep_paths(self, paths: np.ndarray) -> PairSpace:
         """Same form for a sub-network of these paths."""
@@ -268,10 +266,6 @@ def _full_kernels(kernels: Array, labels: Array) -> Array:
     pairs = xp.take(kernels, from_host(indices, kernels, xp.int64), axis=0)
     full = _unpacked(from_host(share[:, None], kernels) * pairs, examples, outputs)
     return xp.reshape(full, (paths, paths, examples, examples))
-
-
-def _kernel_product(vectors: Array, kernel: Array) -> Array:
-    return matmul(kernel, vectors)
 
 
 def _mean(cross: Array, factor: Array, coefficients: Array) -> Array:

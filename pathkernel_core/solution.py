@@ -35,6 +35,7 @@ from pathkernel_core.stability import ActionHessian, Response, Stability
 from pathkernel_core.threads import blas_threads_for
 
 PREDICTION_ELEMENTS = 2**22  # features of new examples in memory at once, 32 MiB in float64
+_SHOWN = 16  # branches in a notebook
 CLOSE = 10.0  # nats of the log evidence within which two minima may both contribute
 
 
@@ -194,7 +195,6 @@ class Solution:
 
     def _repr_html_(self) -> str:
         network = self.network
-        by_layer = np.split(self.head_scores, np.cumsum(network.heads)[:-1])
         rows = {
             "status": f"{self.status.name}: {self.status.value}",
             "temperature T": f"{self.temperature:g}",
@@ -203,18 +203,22 @@ class Solution:
             "evaluations": f"{self.evaluations}; gradient {self.gradient_norm:.2g}",
             "network": repr(network),
             "problem": repr(self.problem),
-            **{
-                f"head scores, layer {number}": " ".join(f"{score:.2f}" for score in scores)
-                for number, scores in enumerate(by_layer, start=1)
-            },
         }
         if self.note:
             rows["note"] = self.note
+        order_parameter = to_host(self.order_parameter)
+        if not network.shared:
+            dots = " …" if network.n_paths > _SHOWN else ""
+            values = " ".join(f"{u:.3g}" for u in order_parameter[:_SHOWN])
+            rows["order parameter u"] = values + dots
+            return table("Solution", rows)
+        by_layer = np.split(self.head_scores, np.cumsum(network.heads)[:-1])
+        for number, scores in enumerate(by_layer, start=1):
+            rows[f"head scores, layer {number}"] = " ".join(f"{score:.2f}" for score in scores)
         if network.has_skips:
             rows["scores of skips"] = " ".join(f"{x:.2f}" for x in self.skip_scores)
         outputs = [""] if network.outputs == 1 else [f", {c}" for c in range(network.outputs)]
         labels = [f"{path}{output}" for path in network.path_labels for output in outputs]
-        order_parameter = to_host(self.order_parameter)
         return table("Solution", rows) + matrix("order parameter U", order_parameter, labels)
 
     def training_kernel(self, xi: Array | None = None) -> Array:
@@ -311,8 +315,9 @@ class Solution:
         ----------
         xi : array, shape (P_new, n, N_0)
             Attentioned inputs of the new examples. For a problem of given kernels those of new and
-            training examples, C_ππ'(x_new, x), shape (n, n, P_new, P).
-        own : array, shape (n, n, P_new), optional
+            training examples, C_ππ'(x_new, x), shape (n, n, P_new, P), or for independent branches
+            C_ll(x_new, x), (n, P_new, P).
+        own : array, shape (n, n, P_new) or (n, P_new), optional
             For a problem of given kernels those of every new example with itself.
 
         Raises
@@ -325,10 +330,11 @@ class Solution:
         If labels were centred, add their mean to the result. For the density of a noisy label, add
         the temperature to the variance. Where classes alone matter, :meth:`predict_mean` is enough.
         """
-        self.problem.check_new(xi, own)
+        shared = self.network.shared
+        self.problem.check_new(xi, own, shared=shared)
         posterior, factor = self.posterior
         # features of new examples are expanded by outputs, and mixed, batch by batch
-        axis = 2 if self.problem.is_of_kernels else 0
+        axis = 1 + shared if self.problem.is_of_kernels else 0
         per_example = math.prod(xi.shape) // xi.shape[axis] * self.network.outputs**2
         step = max(1, PREDICTION_ELEMENTS // max(1, per_example))
         seconds = self.problem.seconds_for(self.network)
@@ -352,7 +358,7 @@ class Solution:
 
         Much faster than :meth:`predict`, with the same first parameter.
         """
-        self.problem.check_new(xi, None, needs_own=False)
+        self.problem.check_new(xi, None, needs_own=False, shared=self.network.shared)
         xi = real_floating("cross" if self.problem.is_of_kernels else "xi", xi)
         posterior, factor = self.posterior
         with np.errstate(over="ignore", invalid="ignore"):

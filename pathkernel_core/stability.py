@@ -14,6 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import cast
 
 import numpy as np
 import scipy
@@ -22,6 +23,8 @@ from pathkernel_core.coordinates import ChainCoordinates
 from pathkernel_core.energy_curvature import energy_curvature
 from pathkernel_core.kernels import PathKernels
 from pathkernel_core.network import Network
+from pathkernel_core.pair_kernels import PairSpace
+from pathkernel_core.spaces import ExampleSpace, FeatureSpace
 from pathkernel_core.threads import blas_threads_for
 
 DENSE = 600  # coordinates up to which the Hessian is formed
@@ -94,7 +97,7 @@ class ActionHessian:
         self._factors = self.coordinates.factors(self._relative)
         self._scales = math.sqrt(self.network.variances[0]) * self.network.path_scales[:, None]
         factor = self._scales * self._factors[0]
-        form = problem.form
+        form = cast("ExampleSpace | FeatureSpace | PairSpace", problem.form)
         with blas_threads_for(problem.evaluation_seconds):
             energy = form.energy_and_gradient(factor, temperature)[1]
             self._slope = self._of_order_parameter(energy)
