@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import importlib.util
 import os
 import re
 import shutil
@@ -398,16 +399,28 @@ def correlations(network: str, width: float) -> str:
 
 
 @functools.cache
-def _printed(benchmark: str) -> dict[str, list[list[str]]]:
+def _printed(benchmark: str, *options: str) -> dict[str, list[list[str]]]:
     """Rows that a benchmark prints, by the title above them."""
     title, tables = "", {}
-    for line in run(sys.executable, "-m", f"benchmarks.{benchmark}", cwd=ROOT).splitlines():
+    module = f"benchmarks.{benchmark}"
+    for line in run(sys.executable, "-m", module, *options, cwd=ROOT).splitlines():
         if line.startswith("|"):
             tables[title].append([cell.strip() for cell in line.strip("|").split("|")])
         else:
             title = line
             tables[title] = []
     return tables
+
+
+@functools.cache
+def engine() -> tuple[Path, list[list[str]]]:
+    """Folder of figures of other theories, and the table of comparisons with their papers."""
+    if importlib.util.find_spec("deepbays") is None:
+        raise SystemExit("python docs/remake.py engine needs deepbays: see benchmarks/sources.py")
+    figures = Path("engine").resolve()
+    ((heading, rows),) = _printed("engine", "--figures", str(figures)).items()
+    names = heading.partition(": ")[2].split(", ", 5)[:5]
+    return figures, [names, *(row[:5] for row in rows)]  # without the times, which vary
 
 
 def next_order_table(title: str, *heading: str, benchmark: str = "corrections") -> str:
@@ -592,6 +605,10 @@ PICTURES: dict[str, Callable[[], Path]] = {
     "one-shot-alignment": lambda: drawn(images(MAIN), "alignment", "--temperature", "0.5"),
     "one-shot-order-parameters": lambda: of_weights("order_parameters"),
     "one-shot-order-parameters-3-layers": lambda: of_deeper("order_parameters"),
+    "engine-convolution": lambda: engine()[0] / "engine-convolution.png",
+    "engine-gates": lambda: engine()[0] / "engine-gates.png",
+    "engine-depth": lambda: engine()[0] / "engine-depth.png",
+    "engine-branches": lambda: engine()[0] / "engine-branches.png",
     "pruning-accuracy": lambda: of_pruning(MAIN, "removed"),
     "pruning-accuracy-16-heads": lambda: of_pruning(WIDER, "removed"),
     "pruning-heads": lambda: of_pruning(MAIN, "single_heads"),
@@ -623,6 +640,7 @@ TEXTS: dict[str, Callable[[], str]] = {
     "next-order-predictor": lambda: next_order_table("P = 0.8 N: N, mean", *_OF_PREDICTOR),
     "next-order-markov": lambda: next_order_table("hidden Markov", *_OF_MARKOV),
     "next-order-skips": lambda: next_order_table("T = ", *_OF_SKIPS, benchmark="skips"),
+    "engine": lambda: table(engine()[1]),
     "one-shot-deeper-gains": lambda: image_gains(DEEPER),
     "one-shot-wider-gains": lambda: image_gains(WIDER),
     "one-shot-wider-pruned": lambda: pruned(WIDER),

@@ -86,6 +86,24 @@ def test_what_is_predicted_of_many_paths(capsys):
     assert float(size) > 8 * 600 * 1024 * 64  # the features
 
 
+def test_page_of_other_theories_runs(capsys):
+    convolution, gated, deep_linear, branches = code_blocks("docs/theories.md", "python")
+    namespace = {}
+    exec(convolution, namespace)
+    u = np.diag(namespace["solution"].order_parameter)
+    assert u.argmax() == 1
+    exec(gated, namespace)
+    capsys.readouterr()
+    assert namespace["solution"].order_parameter.shape == (36, 36)
+    exec(deep_linear, namespace)
+    ours, closed = map(float, capsys.readouterr().out.split())
+    assert ours == pytest.approx(closed, rel=1e-7) != 1
+    exec(branches, namespace)
+    *_, narrow, teacher = re.findall(r"\[(.*)\]", capsys.readouterr().out)
+    narrow, teacher = (np.array(row.split(), float) for row in (narrow, teacher))
+    np.testing.assert_allclose(narrow, teacher, rtol=0.05)
+
+
 def test_readme_example_is_short():
     assert len(code_blocks("README.md", "python")[0].split("\n\n")[1].splitlines()) <= 10
 
