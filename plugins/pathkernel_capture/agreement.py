@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import nn
 
 from pathkernel_capture.errors import CaptureError
+from pathkernel_capture.precision import tolerance
 from pathkernel_capture.watching import (
     Points,
     Recording,
@@ -63,11 +63,6 @@ _OTHER_ATTENTION = frozenset(
         "volo.ClassAttention",
     )
 )
-
-
-def tolerance(dtype: torch.dtype) -> float:
-    """Return the largest relative difference due to rounding."""
-    return 0.05 if dtype in (torch.float16, torch.bfloat16) else 1e-3
 
 
 def is_exempt(module: nn.Module, points: Points | None, *, switched: bool) -> bool:
@@ -173,7 +168,7 @@ def compared(
         difference = math.nan
         if attention is not None:
             difference = mismatch(recording, points, swapped, attention, states, output)
-        if not difference <= tolerance(states.dtype):
+        if not difference <= tolerance(recording.precision(states)):
             if math.isinf(difference):  # this pass does not tell
                 return output
             raise CaptureError(describe(module, where, difference))

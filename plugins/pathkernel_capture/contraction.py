@@ -7,7 +7,9 @@ import torch
 from torch import Tensor
 
 from pathkernel_capture.errors import CaptureError
+from pathkernel_capture.precision import wide
 from pathkernel_core.contraction import Readout
+from pathkernel_core.products import matmul
 
 
 def readout_weights(readout: Readout | slice, mask: Tensor, dtype: torch.dtype) -> Tensor:
@@ -58,8 +60,8 @@ def side_by_side(attention: Tensor, readout: Tensor, attended: Tensor) -> Tensor
     """Return Σ_s w_s x_s of each head, w its attention read out; (batch, H, N_0)."""
     # averaged over queries first: (batch, H, M) weights, where attention times tokens would be
     # M vectors of N_0 numbers for each head
-    weights = torch.matmul(readout[:, None, None, :], attention)[:, :, 0, :]
-    return torch.matmul(weights, attended)
+    weights = matmul(readout[:, None, None, :], attention)[:, :, 0, :]
+    return matmul(weights, attended)
 
 
 def along_product(
@@ -72,11 +74,11 @@ def along_product(
     """
     weights = readout[:, None, :]
     for omega in reversed(attention):
-        passed = torch.matmul(weights[:, None, :, :], omega)  # (batch, H, paths, key)
+        passed = matmul(weights[:, None, :, :], omega)  # (batch, H, paths, key)
         if skips:
             passed = torch.cat([weights[:, None, :, :], passed], dim=1)
         weights = passed.flatten(1, 2)
-    return torch.matmul(weights, attended)
+    return matmul(weights, attended)
 
 
 class Moments:
@@ -104,22 +106,13 @@ class Moments:
         return float(np.sqrt(max(variance, 0.0)))
 
 
-def check_precision(where: str, dtype: torch.dtype) -> None:
-    """Raise a CaptureError unless a layer computes in single or double precision."""
-    if dtype in (torch.float16, torch.bfloat16):
-        raise CaptureError(
-            f"{where} computes in half precision ({dtype}), which leaves attention three digits; "
-            "convert the model, model.float(), and leave autocast"
-        )
-
-
 def checked(where: str, attention: Tensor | None, states: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return attention and states, if they are of self-attention.
+    """Return attention and states, in float32 at least, if they are of self-attention.
 
     Raises
     ------
     CaptureError
-        If attention was not observed, is in half precision or of other tokens.
+        If attention was not observed, or is of other tokens.
     """
     if attention is None:
         raise CaptureError(
@@ -127,7 +120,6 @@ def checked(where: str, attention: Tensor | None, states: Tensor | None) -> tupl
             "or scaled_dot_product_attention of PyTorch, or by several. Choose other layers with "
             "layers="
         )
-    check_precision(where, attention.dtype)
     if states is None or attention.shape[-1] != attention.shape[-2]:
         keys, queries = attention.shape[-1], attention.shape[-2]
         beside = (
@@ -147,4 +139,4 @@ def checked(where: str, attention: Tensor | None, states: Tensor | None) -> tupl
             f"{tuple(states.shape)}, not (batch, H, M, M) for (batch, M, N_0); choose other layers "
             "with layers="
         )
-    return attention, states
+    return attention, wide(states)

@@ -14,9 +14,11 @@ from torch import Tensor, nn
 from pathkernel_capture.derivatives import check_kept, check_leaves, derivatives
 from pathkernel_capture.errors import CaptureError
 from pathkernel_capture.families import AttentionModule, attention_modules
+from pathkernel_capture.precision import is_half
+from pathkernel_capture.relations import Relation, likely_relation, relation
 from pathkernel_capture.removal import refuse_shared_weights
 from pathkernel_capture.state import evaluating, open_to_capture, without_parameter_gradients
-from pathkernel_capture.switching import factors_by_layer, scaled
+from pathkernel_capture.switching import ScaledLayer, factors_by_layer, scaled
 from pathkernel_heads.loss_form import (
     FormSums,
     LossForm,
@@ -76,9 +78,9 @@ class LiveNetwork:
         refuse_shared_weights(model, self.layers)
         self._agreed = set[int]()  # layers whose heads have been compared
         self._batch_passes, self._is_checked = 0, False
+        self._relations = dict[tuple[int, ...], Relation]()  # by sequences for each row
         self.heads = tuple(attention.heads for attention in self.layers)
-        dtypes = {weight.dtype for weight in model.parameters() if weight.is_floating_point()}
-        self._is_precise = not dtypes & {torch.float16, torch.bfloat16}
+        self._has_half_weights = is_half(*(weight.dtype for weight in model.parameters()))
 
     @property
     def passes(self) -> float:
@@ -107,14 +109,18 @@ class LiveNetwork:
                 check_leaves(factors, self.layers)
                 sequences = min(len(factors[0]), len(outputs))
                 free = int(np.count_nonzero(gains))
-                is_by_example = _is_by_example(outputs, factors)
-                method = _method(outputs, factors, free, self._is_precise, is_by_example)
+                sizes = (outputs, factors, free, self._is_precise(outputs, running))
+                related = likely_relation(len(outputs), [len(factor) for factor in factors])
+                method = _method(*sizes, related)
+                if method != "differences":  # which take the batch as a whole
+                    likely, related = related, self._relation(outputs, factors)
+                    method = method if related == likely else _method(*sizes, related)
                 if method == "outputs":
                     gradient, form = _by_outputs(outputs, targets, factors)
                     self._batch_passes += outputs.shape[1]
                 elif method == "directions":
                     gradient, form = _by_directions(
-                        outputs, targets, factors, self._generator, is_by_example
+                        *(outputs, targets, factors, self._generator), related == "examples"
                     )
                     self._batch_passes += DIRECTIONS + 1
             outputs = outputs.detach()  # without what the backward passes of this batch kept
@@ -129,7 +135,7 @@ class LiveNetwork:
 
     def _gains(
         self, gains: np.ndarray, with_gradients: bool = False
-    ) -> AbstractContextManager[list[tuple[int, Tensor]]]:
+    ) -> AbstractContextManager[list[ScaledLayer]]:
         return with_gains(self._model, self.layers, gains, self._agreed, with_gradients)
 
     def _given(self, batch: Any) -> tuple[Tensor, Tensor]:
@@ -137,6 +143,24 @@ class LiveNetwork:
         self._batch_passes += 1
         outputs, targets = checked_outputs(self._outputs(batch), self._loss)
         return outputs, targets
+
+    def _is_precise(self, outputs: Tensor, running: Sequence[ScaledLayer]) -> bool:
+        """Whether differences of outputs are more than rounding, by weights and by autocast."""
+        # outputs are in float32 only where the model gives them in half precision
+        is_rounded = is_half(*(layer.dtype for layer in running)) or outputs.dtype == torch.float32
+        return not (is_rounded or self._has_half_weights)
+
+    def _relation(self, outputs: Tensor, factors: Sequence[Tensor]) -> Relation:
+        """Relation of outputs to examples, told by derivatives of the first batch of its shapes."""
+        rows, sequences = len(outputs), [len(factor) for factor in factors]
+        likely = likely_relation(rows, sequences)
+        if min(rows, max(sequences)) == 1:  # one example, which has no others
+            return likely
+        shapes = tuple(count // rows for count in sequences)
+        if shapes not in self._relations:
+            self._relations[shapes], passes = relation(outputs, factors)
+            self._batch_passes += passes
+        return self._relations[shapes]
 
     def _by_differences(
         self, batch: Any, gains: np.ndarray, outputs: Tensor, targets: Tensor
@@ -161,7 +185,7 @@ def with_gains(
     gains: np.ndarray,
     agreed: set[int],
     with_gradients: bool = False,
-) -> Iterator[list[tuple[int, Tensor]]]:
+) -> Iterator[list[ScaledLayer]]:
     """Evaluate a model with gains (ΣH_ℓ,) in front of its heads, see :func:`scaled`.
 
     With gradients, they are taken by the gains alone.
@@ -204,8 +228,7 @@ def checked_outputs(given: Any, loss: LossName) -> tuple[Tensor, Tensor]:
         raise ValueError("outputs gives values that are NaN or infinite; every one must be finite")
     targets = torch.as_tensor(targets, device=outputs.device)
     # half precision has three digits, and float64 of the logits of many tokens takes much memory
-    is_half = outputs.dtype in (torch.float16, torch.bfloat16)
-    outputs = outputs.to(torch.float32 if is_half else torch.float64)
+    outputs = outputs.to(torch.float32 if is_half(outputs.dtype) else torch.float64)
     if loss == "squared":
         if targets.shape != outputs.shape:
             raise ValueError(
@@ -237,43 +260,28 @@ def checked_outputs(given: Any, loss: LossName) -> tuple[Tensor, Tensor]:
 
 
 def _method(
-    outputs: Tensor, factors: Sequence[Tensor], free: int, is_precise: bool, is_by_example: bool
+    outputs: Tensor, factors: Sequence[Tensor], free: int, is_precise: bool, related: Relation
 ) -> str:
     """Cheapest way to the derivatives: ``outputs``, ``directions`` or ``differences``."""
-    sequences = {len(factor) for factor in factors}
-    rows, columns = outputs.shape
     exact = {}  # passes beside the first
-    if is_by_example:
-        exact["outputs"] = columns
+    if related == "examples":
+        exact["outputs"] = outputs.shape[1]
     fits = outputs.numel() * sum(factor.shape[1] for factor in factors) <= _LARGEST_JACOBIAN
     # differences of outputs in half precision are noise
     if is_precise and fits:
         exact["differences"] = 2 * free
     # a random form serves less well: for half of the passes or less
     directions = DIRECTIONS + 1
-    are_apart = is_by_example or (len(sequences) == 1 and max(sequences) <= rows)
-    if are_apart and 2 * directions <= min(exact.values(), default=2 * directions):
+    if related != "batch" and 2 * directions <= min(exact.values(), default=2 * directions):
         return "directions"
     if not exact and not is_precise:
         raise CaptureError(
-            f"attention runs on {max(sequences)} sequences for {rows} outputs, whose derivatives "
-            "are then differences, too coarse in half precision; convert the model, model.float()"
+            f"attention runs on {max(map(len, factors))} sequences, and {len(outputs)} rows of "
+            "outputs depend on several of them each, as in a contrastive loss or for windows of "
+            "an image. Derivatives are then differences, too coarse in half precision; convert the "
+            "model, model.float(), and leave autocast"
         )
     return min(exact, key=exact.__getitem__) if exact else "differences"
-
-
-def _is_by_example(outputs: Tensor, factors: Sequence[Tensor]) -> bool:
-    """Whether gains are those of the rows of outputs in order, or of several windows of each."""
-    rows = len(outputs)
-    if all(len(factor) == rows for factor in factors):
-        return True
-    if any(len(factor) % rows for factor in factors):
-        return False
-    # windows of one image may lie apart: the last image must depend on the last windows alone
-    slopes = torch.autograd.grad(outputs[-1].sum(), factors, retain_graph=True, allow_unused=True)
-    return not any(
-        slope is not None and slope.unflatten(0, (rows, -1))[:-1].any() for slope in slopes
-    )
 
 
 def _slopes(

@@ -97,7 +97,8 @@ def choose_heads(
     outputs : callable
         Runs the model on a batch and gives the pair of its outputs, (B,) or (B, C), with gradients,
         and their targets: of the same shape, or (B,) classes for cross-entropy. B may be the number
-        of examples, or of their tokens, joined.
+        of examples, or of their tokens, joined. Outputs of an example may depend on others of its
+        batch, as in a contrastive loss; derivatives are then differences in the gain of every head.
     count : int
         Number of heads to choose.
     loss : {"squared", "cross-entropy"}
@@ -127,7 +128,8 @@ def choose_heads(
     Raises
     ------
     CaptureError
-        If the model's attention is not known, layers share their weights, or run without gradients.
+        If the model's attention is not known, layers share their weights, or run without gradients;
+        or outputs depend on other examples in half precision, of weights or by autocast.
     ValueError
         If there is no batch, ``outputs`` gives other shapes than the loss takes, or a number is out
         of range.

@@ -18,6 +18,7 @@ from pathkernel_capture.derivatives import check_kept, check_leaves, derivatives
 from pathkernel_capture.errors import CaptureError
 from pathkernel_capture.evaluations import host_array
 from pathkernel_capture.families import AttentionModule, attention_modules
+from pathkernel_capture.relations import examples_interact
 from pathkernel_capture.removal import refuse_shared_weights
 from pathkernel_capture.state import evaluating, open_to_capture, without_parameter_gradients
 from pathkernel_capture.switching import factors_by_layer, scaled
@@ -35,7 +36,8 @@ def gradient_scores(
     """Score heads by the mean of |∂L/∂m_h|, m_h = 1 a factor of the output of head h.
 
     This is the importance of Michel, Levy and Neubig (NeurIPS 2019), who divide it by its ℓ2 norm
-    over the heads of a layer. It takes one forward and one backward pass.
+    over the heads of a layer. It takes one forward and one backward pass, and another backward pass
+    of the first batch, by which losses are seen not to depend on other examples.
 
     Parameters
     ----------
@@ -57,7 +59,8 @@ def gradient_scores(
     Raises
     ------
     CaptureError
-        If the model's attention is not known, or layers share their weights.
+        If the model's attention is not known, layers share their weights, or the loss of an example
+        depends on other examples of its batch, as a contrastive one does.
     ValueError
         If there is no batch, or a loss is not a finite one of every example that depends on the
         heads.
@@ -69,6 +72,7 @@ def gradient_scores(
     heads = [attention.heads for attention in layers]
     whole = [np.ones(count) for count in heads]
     total, examples, shape, agreed = np.zeros(()), 0, None, set[int]()
+    are_apart = False
     with open_to_capture(model), torch.enable_grad(), without_parameter_gradients(model):
         for batch in batches:
             with scaled(layers, whole, agreed, with_gradients=True) as running:
@@ -82,15 +86,9 @@ def gradient_scores(
                         "for the batch before; it must give the same for every batch"
                     )
                 shape = losses.shape[1:]
-                columns = losses.reshape(len(losses), -1).sum(dim=0)
-                # examples do not interact, so that a factor's gradient is that of its example
-                slopes = []
-                for number, column in enumerate(columns, start=1):
-                    by_layer = derivatives(
-                        column, factors, name="loss", keeps_graph=number < len(columns)
-                    )
-                    slopes.append(np.concatenate(list(map(host_array, by_layer)), axis=1))
-            total = total + abs(np.array(slopes)).sum(axis=1)
+                slopes = _slopes(losses, factors, is_tested=not are_apart and len(losses) > 1)
+                are_apart = are_apart or len(losses) > 1
+            total = total + abs(slopes).sum(axis=1)
             examples += len(losses)
     if not examples:
         raise ValueError("batches must hold at least one batch")
@@ -157,6 +155,26 @@ def compared_once(layers: Iterable[AttentionModule], agreed: set[int]) -> Iterat
             if attention.number not in agreed:
                 stack.enter_context(attention.compare(partial(agreed.add, attention.number)))
         yield
+
+
+def _slopes(losses: Tensor, factors: list[Tensor], *, is_tested: bool) -> np.ndarray:
+    """Derivatives (C, P, H) of losses (P,) or (P, C) by the factors of their examples.
+
+    Raises a CaptureError if it is tested whether examples interact, and they do.
+    """
+    columns, slopes = losses.reshape(len(losses), -1).unbind(dim=1), []
+    for number, column in enumerate(columns, start=1):
+        # examples do not interact, so that a factor's gradient is that of its example
+        keeps = is_tested or number < len(columns)
+        by_layer = derivatives(column.sum(), factors, name="loss", keeps_graph=keeps)
+        slopes.append(np.concatenate(list(map(host_array, by_layer)), axis=1))
+    if is_tested and examples_interact(columns[-1], factors, name="loss", slopes=by_layer):
+        raise CaptureError(
+            "loss gives losses that depend on other examples of their batch, as a contrastive loss "
+            "does, or in another order, so that gradients by example are not defined; take "
+            "curvature_scores, whose gains are those of a whole batch"
+        )
+    return np.array(slopes)
 
 
 def _check_losses(losses: Any, where: str, batch: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -55,6 +55,14 @@ def switched_off(
             layer.check()
 
 
+class ScaledLayer(NamedTuple):
+    """A layer that ran in :func:`scaled`: its number, gains (batch, H), and heads' precision."""
+
+    number: int
+    gains: Tensor
+    dtype: torch.dtype
+
+
 @contextmanager
 def scaled(
     layers: Sequence[AttentionModule],
@@ -62,7 +70,7 @@ def scaled(
     agreed: set[int],
     *,
     with_gradients: bool = False,
-) -> Iterator[list[tuple[int, Tensor]]]:
+) -> Iterator[list[ScaledLayer]]:
     """Multiply the outputs of heads by gains inside the context.
 
     Parameters
@@ -76,10 +84,10 @@ def scaled(
 
     Yields
     ------
-    list of (int, Tensor of shape (batch, H))
-        Numbers and gains of the layers that have run so far, for :func:`factors_by_layer`.
+    list of ScaledLayer
+        Layers that have run so far, for :func:`factors_by_layer`.
     """
-    factors: list[tuple[int, Tensor]] = []
+    running: list[ScaledLayer] = []
     with ExitStack() as stack:
         stack.enter_context(uncompiled())
         stack.enter_context(without_fused_layers())
@@ -103,7 +111,7 @@ def scaled(
                 factor = factor.repeat(heads.shape[axis], 1)
                 # layers that run again in a backward pass compute without
                 factor.requires_grad_(with_gradients and torch.is_grad_enabled())
-                factors.append((attention.number, factor))
+                running.append(ScaledLayer(attention.number, factor, heads.dtype))
                 shape = [1] * heads.ndim
                 shape[axis], shape[-2] = factor.shape
                 column = factor.reshape(shape)
@@ -112,7 +120,7 @@ def scaled(
                 return scaled.to(joined.dtype).reshape(joined.shape)
 
             stack.enter_context(attention.joined(multiplied))
-        yield factors
+        yield running
 
 
 @contextmanager
@@ -129,13 +137,13 @@ def observed(attention: AttentionModule, report: Callable[[Tensor, int], None]) 
 
 
 def factors_by_layer(
-    running: Sequence[tuple[int, Tensor]], layers: Sequence[AttentionModule]
+    running: Sequence[ScaledLayer], layers: Sequence[AttentionModule]
 ) -> list[Tensor]:
     """Gains (batch, H) of all layers in their order, of a forward pass in :func:`scaled`.
 
     Raises a CaptureError if a layer did not run once.
     """
-    numbers = [number for number, _ in running]
+    numbers = [layer.number for layer in running]
     for attention in layers:
         if (times := numbers.count(attention.number)) != 1:
             raise CaptureError(
@@ -143,7 +151,8 @@ def factors_by_layer(
                 f"{len(layers)} layers must run once"
             )
     # towers may run in another order than they are registered in
-    return [dict(running)[attention.number] for attention in layers]
+    gains = {layer.number: layer.gains for layer in running}
+    return [gains[attention.number] for attention in layers]
 
 
 def by_head(joined: Tensor, attention: AttentionModule) -> Tensor:

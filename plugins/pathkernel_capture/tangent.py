@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pathkernel_capture.agreement import describe, is_exempt, tolerance
+from pathkernel_capture.agreement import describe, is_exempt
 from pathkernel_capture.batches import joined
 from pathkernel_capture.captured import Captured
 from pathkernel_capture.contraction import checked
@@ -30,6 +30,8 @@ from pathkernel_capture.derivatives import check_kept, check_leaves, derivatives
 from pathkernel_capture.errors import CaptureError
 from pathkernel_capture.families import AttentionModule
 from pathkernel_capture.gains import Outputs, checked_outputs
+from pathkernel_capture.precision import tolerance, wide
+from pathkernel_capture.relations import examples_interact
 from pathkernel_capture.state import open_to_capture, without_parameter_gradients
 from pathkernel_capture.watching import first_tensor
 from pathkernel_core.products import matmul
@@ -74,7 +76,8 @@ def capture_tangent(
     Raises
     ------
     CaptureError
-        If the attention of a layer is not understood, or not that of the examples.
+        If the attention of a layer is not understood, or not that of the examples; or a row of
+        ``outputs`` depends on several examples.
     ValueError
         If there is no batch, or ``outputs`` gives no outputs with gradients and their targets.
     """
@@ -145,13 +148,13 @@ class _Projections:
         """Project states (batch, M, N_0)."""
         if self._states is None:
             self._states = self._draw(0, attended.shape[-1:])
-        return matmul(_wide(attended), self._states.to(_wide(attended)))
+        return matmul(wide(attended), self._states.to(wide(attended)))
 
     def derivatives(self, slopes: Tensor, column: int, outputs: int) -> Tensor:
         """Project derivatives (batch, M, N) of one of C outputs; their sum is of all outputs."""
         if self._derivatives is None:
             self._derivatives = self._draw(1, (outputs, slopes.shape[-1]))
-        return matmul(_wide(slopes), self._derivatives[column].to(_wide(slopes)))
+        return matmul(wide(slopes), self._derivatives[column].to(wide(slopes)))
 
     def _draw(self, side: int, shape: tuple[int, ...]) -> Tensor:
         """Matrix of entries (…, k), the identity if there are no more entries than dimensions."""
@@ -162,11 +165,6 @@ class _Projections:
         return (drawn / k**0.5).reshape(*shape, k)
 
 
-def _wide(values: Tensor) -> Tensor:
-    """Values in float32 at least, for products."""
-    return values.to(torch.promote_types(values.dtype, torch.float32))
-
-
 class _Tangents:
     """Attended states and outputs of attention blocks, observed while the model runs."""
 
@@ -175,6 +173,7 @@ class _Tangents:
         self._attended: dict[int, Tensor] = {}  # (batch, H, M, k)
         self._added: dict[int, list[Tensor]] = {}  # zeros in the shape of each block's output
         self._has_run = False
+        self._are_apart = False  # whether outputs have been seen not to depend on other examples
         self._widths: dict[str, set[int]] = {"attend to states": set(), "give outputs": set()}
 
     @contextmanager
@@ -209,6 +208,7 @@ class _Tangents:
         states: Tensor | None,
         _: Tensor | None,  # padding, by which the model's outputs have no derivatives
         mismatch: float,
+        precision: torch.dtype,
     ) -> None:
         if self._has_run:
             return
@@ -220,7 +220,7 @@ class _Tangents:
                 "weights cannot be told apart"
             )
         exempt = is_exempt(layer.module, layer.points, switched=False)
-        if not (exempt or mismatch <= tolerance(attention.dtype)):
+        if not (exempt or mismatch <= tolerance(precision)):
             raise CaptureError(describe(layer.module, layer.where, mismatch))
         attention = attention.detach()
         if attention.isnan().any():
@@ -243,7 +243,7 @@ class _Tangents:
             )
 
     def check(self, outputs: Tensor) -> None:
-        """Raise an error unless every layer ran once, on the examples of outputs with gradients."""
+        """Raise an error unless every layer ran once, and gives every row of outputs by itself."""
         self._has_run = True
         for number, layer in self._layers.items():
             if number not in self._attended:
@@ -264,6 +264,19 @@ class _Tangents:
                     "needs a row of outputs for each sequence"
                 )
         check_kept(outputs, "outputs")
+        if not self._are_apart and len(outputs) > 1:
+            zeros = [self._added[number][0] for number in self._layers]
+
+            def by_token(slopes: list[Tensor]) -> list[Tensor]:
+                return list(map(self._by_token, self._layers, slopes))
+
+            if examples_interact(outputs, zeros, name="outputs", by_example=by_token):
+                raise CaptureError(
+                    "outputs gives rows that depend on other examples of the batch, as in a "
+                    "contrastive loss, so that no example has a path vector of its own; give "
+                    "outputs of each example alone"
+                )
+            self._are_apart = True
 
     def of_outputs(self, outputs: Tensor) -> np.ndarray:
         """Path vectors (batch, ΣH_ℓ, k²) of outputs (batch, C)."""

@@ -15,12 +15,15 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from pathkernel_capture.masks import SOFTMAX, by_sequence, hidden_keys
+from pathkernel_capture.precision import lowest_precision, wide
+from pathkernel_core.products import matmul
 
-Report = Callable[["Tensor | None", "Tensor | None", "Tensor | None", float], None]
+Report = Callable[["Tensor | None", "Tensor | None", "Tensor | None", float, torch.dtype], None]
 """Takes attention (batch, H, query, key) or None if it was not observed; the states
 (batch, key, N_0) that heads attend to or None for cross-attention; the token mask (batch, key),
 False at keys that no query may attend to, or None if all may; and the relative difference between
-attention times values and the output of the heads, NaN if it cannot be computed."""
+attention times values and the output of the heads, NaN if it cannot be computed; and the lowest
+precision of the run, half under autocast, too."""
 
 _DROPOUT = (torch.dropout, F.dropout)
 
@@ -157,6 +160,10 @@ class Recording(TorchFunctionMode):
         weights = _by_head(self.weights[number], batch, heads)
         return self.weights[number] if weights is None else weights
 
+    def precision(self, states: Tensor) -> torch.dtype:
+        """Return the lowest precision of states, weights, values and outputs of the heads."""
+        return lowest_precision(states, *self.weights, *self.values, *self.joined)
+
     def tokens(self, batch: int, heads: int) -> Tensor | None:
         """Return the token mask (batch, key), False at hidden keys, or None if none are hidden."""
         number = self._number(batch, heads)
@@ -248,13 +255,16 @@ def watched(
         if swapped and recording.states is None:
             states = states.transpose(0, 1)
         attention = recording.attention(len(states), heads)
-        attention = None if attention is None else attention.to(states.dtype)
+        # weights of half precision are multiplied in float32
+        attention = None if attention is None else attention.to(wide(states).dtype)
         difference = mismatch(recording, points, swapped, attention, states, output)
+        precision = recording.precision(states)
         crossed = any(
             kwargs.get(name) is not None for name in ("encoder_hidden_states", "key_value_states")
         )
         mask = recording.tokens(len(states), heads)
-        report(attention, None if crossed else states, mask, difference)
+        states = None if crossed else states
+        report(attention, states, mask, difference, precision)
         return output
 
     with replaced_forward(module, watched_forward):
@@ -319,7 +329,7 @@ def _difference(
         return math.inf
     # of half precision the comparison itself must not add its rounding
     exact = torch.float64 if joined.dtype == torch.float64 else torch.float32
-    expected = (attention.to(exact) @ by_head.to(exact)).transpose(1, 2).flatten(2)
+    expected = matmul(attention.to(exact), by_head.to(exact)).transpose(1, 2).flatten(2)
     if joined.numel() % (batch * expected.shape[-1]):
         return math.nan
     candidates = [joined.reshape(batch, -1, expected.shape[-1])]

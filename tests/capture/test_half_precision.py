@@ -179,7 +179,8 @@ class Windowed(nn.Module):
 def test_windows_of_an_image_count_as_one_example():
     inputs = torch.randn(EXAMPLES, 6, 8, generator=torch.Generator().manual_seed(1)).double()
     forms, targets = [], torch.zeros(EXAMPLES, 2)
-    for examples_first, passes in ((True, 3), (False, 9)):  # outputs one by one; differences
+    # outputs one by one; differences. Before them two passes tell the windows of an example
+    for examples_first, passes in ((True, 5), (False, 11)):
         model = Windowed(examples_first).double()
         network = LiveNetwork(
             model, [inputs], lambda x, model=model: (model(x)[:, :2], targets), "squared"

@@ -390,7 +390,6 @@ REFUSED = {
         "Linear has no attention of a known .* pathkernel_heads",
     ),
     "unseen": (Unseen(), {}, r"layer 1 gives no attention weights that can be seen"),
-    "half": (encoder().to(torch.bfloat16), {}, r"half precision \(torch.bfloat16\)"),
     "crossed": (Crossed(), {}, r"layer 1 \(attention\) attends to another sequence"),
     "twice": (Twice(), {}, "runs more than once"),
     "layers": (encoder(), {"layers": (0, 1)}, "layers must name some of the model's layers 1 to 2"),
@@ -423,8 +422,6 @@ def test_refused_batches():
             capture(model, alone, readout="mean")
     with pytest.raises(TypeError, match=r"take torch.as_tensor\(batch\)"):
         capture(model, [inputs.numpy()], readout="mean")
-    with pytest.raises(CaptureError, match=r"half precision \(torch.float16\)"):
-        capture(encoder().half(), [inputs.float()], readout="mean")
     with pytest.raises(TypeError, match=r"layers must be a list of numbers, such as \[1\]"):
         capture(model, [inputs], readout="mean", layers=1)
     with pytest.raises(ValueError, match="at least one batch"):
