@@ -17,6 +17,7 @@ import dataclasses
 import math
 import warnings
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -41,14 +42,17 @@ from pathkernel_core.coordinates import (
     relative_factors,
 )
 from pathkernel_core.errors import CloseMinimaWarning
+from pathkernel_core.kernel_packing import packed_kernels, paths_of
 from pathkernel_core.kernels import PathKernels, posterior_moments
 from pathkernel_core.minimise import minimise_action
 from pathkernel_core.network import Network
+from pathkernel_core.pair_kernels import KernelPosterior, PairSpace
 from pathkernel_core.products import full_precision, matmul
 from pathkernel_core.solution import Prediction
 from pathkernel_core.spaces import ExampleSpace, FeatureSpace, Space
 from pathkernel_core.statistics import batch_sums
 
+_INPUTS = ("P", "n", "N_0")
 _HESSIAN_ELEMENTS = 2**26  # in memory at once while the Hessian is formed, 512 MiB in float64
 
 
@@ -72,15 +76,26 @@ class DifferentiableSolution:
     _factor: Array = field(repr=False)  # of σ²_0 n c_π c_π' U
     _form: Space = field(repr=False)
     _temperature: Array = field(repr=False)
-    _example: tuple[int, int] = field(repr=False)  # shape (n, N_0) of an example
+    _example: tuple[int, int] = field(repr=False)  # (n, N_0), or (n, P) of given kernels
 
-    def predict(self, xi: Array) -> Prediction:
-        """Predictor's mean and variance (Eq. 29, 30) on new examples xi (P_new, n, N_0)."""
+    def predict(self, xi: Array, own: Array | None = None) -> Prediction:
+        """Predictor's mean and variance (Eq. 29, 30) on new examples, as :meth:`Solution.predict`.
+
+        By inputs xi (P_new, n, N_0), or by kernels (n, n, P_new, P) with the training examples and
+        ``own`` (n, n, P_new) of each new example with itself.
+        """
         array_namespace(xi=xi, training=self.order_parameter)
         paths, width = self._example
-        xi = real_floating("xi", xi, ("P_new", paths, width))
         posterior = self._form.posterior(self._factor, self._temperature)
-        mean, variance = posterior_moments(posterior, self._factor, xi)
+        if isinstance(posterior, KernelPosterior):
+            cross = real_floating("cross", xi, (paths, paths, "P_new", width))
+            if own is None:
+                raise ValueError("own is needed, the kernels of every new example with itself")
+            own = real_floating("own", own, tuple(cross.shape[:3]))
+            mean, variance = posterior.moments(cross, own, self._factor)
+        else:
+            xi = real_floating("xi", xi, ("P_new", paths, width))
+            mean, variance = posterior_moments(posterior, self._factor, xi)
         if mean.shape[1] == 1:
             mean, variance = mean[:, 0], variance[:, 0]
         return Prediction(mean, variance)
@@ -105,7 +120,8 @@ def differentiable_solution(
     Parameters
     ----------
     xi : array, shape (P, n, N_0)
-        Attentioned inputs, unscaled, of PyTorch or JAX.
+        Attentioned inputs, unscaled, of PyTorch or JAX; or kernels of pairs of paths, of shape
+        (n, n, P, P), as for :meth:`PathKernels.from_kernels`.
     labels : array, shape (P,) or (P, C)
     network : Network
     temperature : array of no dimensions, or float
@@ -113,7 +129,7 @@ def differentiable_solution(
     variances : array, shape (L + 2,), optional
         σ²_0, σ²_1 … σ²_L, σ²_a instead of the network's.
     space : {"auto", "examples", "features"}
-        Form of the energy, as for :class:`PathKernels`.
+        Form of the energy, as for :class:`PathKernels`; of no meaning for kernels.
     tolerance : float, optional
         As for :func:`minimise_action`.
 
@@ -156,26 +172,31 @@ def differentiable_solution(
     """
     xp = array_namespace(xi=xi, labels=labels)
     derivatives(xp)  # refuses other libraries
-    xi = real_floating("xi", xi, ("P", "n", "N_0"))
+    of_kernels = xi.ndim == 4
+    xi = real_floating("kernels" if of_kernels else "xi", xi, None if of_kernels else _INPUTS)
     labels = real_floating("labels", labels)
     labels = xp.astype(labels[:, None] if labels.ndim == 1 else labels, xi.dtype, copy=False)
     temperature = _numbers("temperature", temperature, xi, ())
     variances = network.variances if variances is None else variances
     variances = _numbers("variances", variances, xi, (network.n_layers + 2,))
-    examples, paths, width = xi.shape
     if space not in ("auto", "examples", "features"):
         raise ValueError(f'space must be "auto", "examples" or "features", not {space!r}')
-    if space == "auto":
-        space = "examples" if examples <= paths * width else "features"
+    if of_kernels:
+        example = paths_of(xi), xi.shape[-1]
+        form = "kernels"
+    else:
+        examples, *example = xi.shape
+        form = "examples" if examples <= math.prod(example) else "features"
+        form = form if space == "auto" else space
 
     # the numbers twice: constants, at which minimum and Hessian are taken, and arrays that carry
     # derivatives into the one step of Newton's method
     theta = (xi, labels, temperature, variances)
     fixed = tuple(constant(array) for array in theta)
-    minimum = _minimum(fixed, network, space, tolerance)
+    minimum = _minimum(fixed, network, form, tolerance)
     evaluate = compiled(_near_minimum, xp, static=("network", "space"))
     with full_precision(xi):  # the products of derivatives, too, which are PyTorch's own
-        action, log_evidence, factor = evaluate(minimum, fixed, theta, network=network, space=space)
+        action, log_evidence, factor = evaluate(minimum, fixed, theta, network=network, space=form)
     scaled = factor / xp.sqrt(variances[0])
     factor = _path_scales(network, xi) * factor
     return DifferentiableSolution(
@@ -183,9 +204,9 @@ def differentiable_solution(
         log_evidence=log_evidence,
         order_parameter=matmul(scaled, xp.matrix_transpose(scaled)),
         _factor=factor,
-        _form=_form(xi, labels, space),
+        _form=_form(xi, labels, form),
         _temperature=temperature,
-        _example=(paths, width),
+        _example=tuple(example),
     )
 
 
@@ -249,7 +270,9 @@ def _minimum(
 
     def solve(xi: Array, labels: Array, temperature: Array, variances: Array) -> np.ndarray:
         at_variances = dataclasses.replace(network, variances=to_host(variances).tolist())
-        problem = PathKernels(xi, labels, space)
+        of_kernels = space == "kernels"
+        make = PathKernels.from_kernels if of_kernels else partial(PathKernels, space=space)
+        problem = make(xi, labels)
         solution = minimise_action(problem, at_variances, float(temperature), tolerance=tolerance)
         if solution.close_minima:
             warnings.warn(
@@ -263,6 +286,9 @@ def _minimum(
 
 
 def _form(xi: Array, labels: Array, space: str) -> Space:
+    if space == "kernels":
+        outputs, paths = labels.shape[1], paths_of(xi)
+        return PairSpace(packed_kernels(xi, paths=paths, outputs=outputs), labels)
     examples, paths, width = xi.shape
     features = xi / math.sqrt(paths * width)
     if space == "examples":

@@ -33,17 +33,7 @@ def pair_space(kernels: Array, labels: Array) -> PairSpace:
     """Energy of given kernels; see :meth:`pathkernel_core.PathKernels.from_kernels`."""
     xp = array_namespace(kernels=kernels, labels=labels)
     check_given("kernels", kernels)
-    shape = tuple(kernels.shape)
-    if len(shape) == 3:
-        paths = math.isqrt(2 * shape[0])
-        is_shaped = 2 * shape[0] == paths * (paths + 1)
-    else:
-        paths, is_shaped = shape[0] if shape else 0, len(shape) == 4 and shape[0] == shape[1]
-    if not is_shaped or shape[-1] != shape[-2]:
-        raise ValueError(
-            "kernels must have shape (n, n, P, P), or (n(n + 1)/2, P, P) for the pairs of paths "
-            f"π ≤ π' alone, but has {shape}"
-        )
+    shape, paths = tuple(kernels.shape), paths_of(kernels)
     check_size(paths, shape[-1], labels.shape[1] if labels.ndim > 1 else 1)
     kernels = real_floating("kernels", kernels, ("n",) * (len(shape) - 2) + ("P", "P"))
     labels = check_labels(labels, "kernels", kernels, shape[-1])
@@ -56,10 +46,32 @@ def pair_space(kernels: Array, labels: Array) -> PairSpace:
             f"kernels of shape {shape} must be symmetric, C_ππ'(x, x') = C_π'π(x', x), but entries "
             f"differ by up to {deviation:.3g}"
         )
-    pack = compiled(_packed, xp, static=("paths", "outputs"))
+    pack = compiled(packed_kernels, xp, static=("paths", "outputs"))
     space = PairSpace(pack(kernels, paths=paths, outputs=labels.shape[1]), labels)
     _check_positive(kernels, space, paths, rounding)
     return space
+
+
+def paths_of(kernels: Array) -> int:
+    """Number n of paths of kernels (n, n, P, P) or (n(n + 1)/2, P, P).
+
+    Raises
+    ------
+    ValueError
+        If they have another shape.
+    """
+    shape = tuple(kernels.shape)
+    if len(shape) == 3:
+        paths = math.isqrt(2 * shape[0])
+        is_shaped = 2 * shape[0] == paths * (paths + 1)
+    else:
+        paths, is_shaped = shape[0] if shape else 0, len(shape) == 4 and shape[0] == shape[1]
+    if not is_shaped or shape[-1] != shape[-2]:
+        raise ValueError(
+            "kernels must have shape (n, n, P, P), or (n(n + 1)/2, P, P) for the pairs of paths "
+            f"π ≤ π' alone, but has {shape}"
+        )
+    return paths
 
 
 def check_size(paths: int, examples: int, outputs: int) -> None:
@@ -110,7 +122,7 @@ def _asymmetry(kernels: Array, *, paths: int) -> tuple[Array, Array]:
     return xp.max(xp.stack(deviations)), xp.max(xp.abs(kernels))
 
 
-def _packed(kernels: Array, *, paths: int, outputs: int) -> Array:
+def packed_kernels(kernels: Array, *, paths: int, outputs: int) -> Array:
     """Kernels as :class:`pathkernel_core.pair_kernels.PairSpace` has them."""
     xp, examples = array_namespace(kernels=kernels), kernels.shape[-1]
     entries = from_host(packed_order(examples)[0], kernels, xp.int64)

@@ -77,6 +77,16 @@ class PairSpace:
         evaluate = compiled(_summed_kernels, array_namespace(kernels=self.kernels))
         return evaluate(self.kernels, self.labels)
 
+    @property
+    def full_kernels(self) -> Array:
+        """Kernels of all pairs of paths, divided by n, (n, n, P, P).
+
+        Of one output with C_ππ'(x, x') and C_ππ'(x', x) replaced by their mean, which is all that
+        the theory needs.
+        """
+        evaluate = compiled(_full_kernels, array_namespace(kernels=self.kernels))
+        return evaluate(self.kernels, self.labels)
+
     def evaluate(self, factor: Array, temperature: Array) -> tuple[Array, Array]:
         """Energy () and its gradient M − R (n·C, n·C), traceable by ``jax.jit``.
 
@@ -249,6 +259,15 @@ def _summed_kernels(kernels: Array, labels: Array) -> Array:
     taken = xp.take(summed, from_host(indices, kernels, xp.int64), axis=0)
     sums = xp.reshape(from_host(share, kernels) * taken, (paths, paths))
     return (sums + xp.matrix_transpose(sums)) / 2  # full kernels differ by rounding
+
+
+def _full_kernels(kernels: Array, labels: Array) -> Array:
+    xp, (examples, outputs) = array_namespace(kernels=kernels), labels.shape
+    paths = math.isqrt(kernels.shape[0] if outputs > 1 else 2 * kernels.shape[0])
+    _, indices, share = pairs_of_paths(paths, outputs)
+    pairs = xp.take(kernels, from_host(indices, kernels, xp.int64), axis=0)
+    full = _unpacked(from_host(share[:, None], kernels) * pairs, examples, outputs)
+    return xp.reshape(full, (paths, paths, examples, examples))
 
 
 def _kernel_product(vectors: Array, kernel: Array) -> Array:

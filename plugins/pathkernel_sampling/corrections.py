@@ -165,7 +165,10 @@ def next_order(solution: Solution) -> Correction:
 
 
 def predict_next_order(
-    solution: Solution, xi: np.ndarray, correction: Correction | None = None
+    solution: Solution,
+    xi: np.ndarray,
+    correction: Correction | None = None,
+    own: np.ndarray | None = None,
 ) -> Prediction:
     """Predictor's mean and variance on new examples to next order in 1/N.
 
@@ -183,6 +186,9 @@ def predict_next_order(
         Attentioned inputs of the new examples, in the solution's array library.
     correction : Correction, optional
         Of this solution, if it is computed already.
+    own : array, shape (n, n, P_new), optional
+        For a problem of given kernels, as for ``Solution.predict``; ``xi`` then has the kernels
+        (n, n, P_new, P) of new and training examples.
 
     Returns
     -------
@@ -194,12 +200,13 @@ def predict_next_order(
     ValueError, PrecisionError
         As :func:`next_order` and ``Solution.predict`` do.
     """
-    saddle = solution.predict(xi)
+    saddle = solution.predict(xi, own)
     correction = next_order(solution) if correction is None else correction
     mean, variance = EnergyDerivatives(solution).of_predictor(
         to_host(xi).astype(float),
         correction.order_parameter_correction,
         correction.order_parameter_covariance,
+        None if own is None else to_host(own).astype(float),
     )
     shape = saddle.mean.shape
     return Prediction(

@@ -23,7 +23,11 @@ from pathkernel_core.backend import add_to_diagonal, array_namespace, log_determ
 from pathkernel_core.kernel_space import KernelSpace
 from pathkernel_core.kernels import PathKernels
 from pathkernel_core.network import Network
+from pathkernel_core.pair_kernels import PairSpace
 from pathkernel_core.spaces import ExampleSpace, FeatureSpace, Space
+
+NewExamples = jax.Array | tuple[jax.Array, jax.Array]
+"""Attentioned inputs of new examples, or their kernels with training examples and themselves."""
 
 
 def pytree(data: tuple[str, ...], static: tuple[str, ...] = ()) -> Any:
@@ -56,6 +60,7 @@ def pytree(data: tuple[str, ...], static: tuple[str, ...] = ()) -> Any:
 
 pytree(("features", "labels", "rows"))(ExampleSpace)
 pytree(("features", "labels", "rows", "kernels"))(KernelSpace)
+pytree(("kernels", "labels"))(PairSpace)
 pytree(("gram", "projections", "label_square", "rows"), ("n_examples",))(FeatureSpace)
 pytree(("form", "basis"), ("input_width", "n_paths", "n_examples", "outputs"))(PathKernels)
 
@@ -154,14 +159,15 @@ class Likelihood:
         rows = self.problem.n_examples * self.problem.outputs
         return -0.5 * (value + rows * math.log(2 * math.pi))
 
-    def moments(self, factor: jax.Array, test: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def moments(self, factor: jax.Array, test: NewExamples) -> tuple[jax.Array, jax.Array]:
         """Mean and variance (Eq. 29, 30) of the predictor given U = F Fᵀ.
 
         Parameters
         ----------
         factor : array, shape (n·C, r)
-        test : array, shape (P_test, n, N_0)
-            Attentioned inputs of new examples, unscaled.
+        test : array, shape (P_test, n, N_0), or pair of arrays
+            Attentioned inputs of new examples, unscaled; for a problem of given kernels those of
+            new and training examples (n, n, P_test, P), and of new ones (n, n, P_test).
 
         Returns
         -------
@@ -169,7 +175,8 @@ class Likelihood:
         """
         factor, _ = _at_most_square(self.deviation * factor)
         posterior = self.problem.form.posterior(factor, self.temperature)
-        return self.problem.posterior_moments(posterior, factor, jnp.asarray(test))
+        arrays = map(jnp.asarray, test if isinstance(test, tuple) else (test,))
+        return self.problem.posterior_moments(posterior, factor, *arrays)
 
 
 def _at_most_square(factor: jax.Array) -> tuple[jax.Array, jax.Array | None]:

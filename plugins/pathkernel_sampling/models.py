@@ -21,7 +21,7 @@ from pathkernel_core.network import Network
 from pathkernel_core.order_parameter import path_weights
 from pathkernel_core.sampler import Model
 from pathkernel_core.scalars import positive
-from pathkernel_sampling.likelihood import Likelihood, pytree
+from pathkernel_sampling.likelihood import Likelihood, NewExamples, pytree
 
 
 class _FactorModel:
@@ -36,7 +36,7 @@ class _FactorModel:
         factor = self.factor(x)
         return factor @ factor.T
 
-    def predict(self, x: jax.Array, test: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def predict(self, x: jax.Array, test: NewExamples) -> tuple[jax.Array, jax.Array]:
         """Return mean and variance (P_test, C) of f given U (Eq. 29, 30)."""
         return self.likelihood.moments(self.factor(x), test)
 
@@ -285,7 +285,9 @@ def build_model(
     ----------
     name : {"order-parameter", "collapsed", "weights"}
     xi : array, shape (P, n, N_0)
-        Attentioned inputs, unscaled.
+        Attentioned inputs, unscaled; or kernels of pairs of paths (n, n, P, P), as for
+        :meth:`PathKernels.from_kernels`, which have no weights. Models then predict for a pair of
+        kernels in place of inputs, as for ``Solution.predict``.
     labels : array, shape (P,) or (P, C)
     network : Network
     temperature : float
@@ -308,7 +310,13 @@ def build_model(
         raise ValueError(unknown_name("model", name, MODELS))
     positive("temperature", temperature)
     xi, labels = np.asarray(xi, dtype=float), np.asarray(labels, dtype=float)
-    problem = PathKernels(xi, labels)
+    of_kernels = xi.ndim == 4
+    if of_kernels and name == WeightsModel.name:
+        raise ValueError(
+            f"xi of shape {xi.shape} holds kernels, whose network has no weights of a projection; "
+            'take the model "order-parameter", or attentioned inputs (P, n, N_0)'
+        )
+    problem = PathKernels.from_kernels(xi, labels) if of_kernels else PathKernels(xi, labels)
     if (problem.n_paths, problem.outputs) != (network.n_paths, network.outputs):
         raise ValueError(
             f"xi of shape {xi.shape} and labels of shape {labels.shape} have {problem.n_paths} "

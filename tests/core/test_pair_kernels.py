@@ -160,3 +160,47 @@ def test_inputs_and_kernels_are_not_mixed_up(generator):
         pk.leave_one_out(given, xi, labels)
     assert "of given kernels" in repr(given.problem)
     assert "kernels of pairs of paths" in given.problem._repr_html_()
+
+
+@pytest.mark.parametrize("module", ["torch", "jax.numpy"])
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_derivatives_by_kernels_are_those_by_inputs(module, outputs, generator):
+    xp = pytest.importorskip(module)
+    network = Network((2,), 9, (0.8, 1.0, 1.2), outputs=outputs)
+    xi, new = (
+        generator.standard_normal((12, 2, 4)),
+        xp.asarray(generator.standard_normal((3, 2, 4))),
+    )
+    labels = np.sign(generator.standard_normal((12, outputs)))
+    new, labels = xp.asarray(new), xp.asarray(labels)
+
+    def summed(xi, is_of_kernels):
+        arguments = xi, labels, network, 0.2
+        if is_of_kernels:
+            kernels, cross = (xp.einsum("api,bqi->pqab", left, xi) / 4 for left in (xi, new))
+            solution = pk.differentiable_solution(kernels, *arguments[1:], tolerance=1e-11)
+            prediction = solution.predict(cross, xp.einsum("api,aqi->pqa", new, new) / 4)
+        else:
+            solution = pk.differentiable_solution(*arguments, space="examples", tolerance=1e-11)
+            prediction = solution.predict(new)
+        moments = xp.sum(prediction.mean**2) + xp.sum(prediction.variance)
+        return solution.log_evidence + moments + solution.order_parameter[0, -1]
+
+    (value, slope), (expected, slope_by_inputs) = (
+        value_and_gradient(summed, xp, xi, given) for given in (True, False)
+    )
+    assert value == pytest.approx(expected, rel=1e-10)
+    np.testing.assert_allclose(slope, slope_by_inputs, atol=1e-8 * abs(slope_by_inputs).max())
+
+
+def value_and_gradient(function, xp, xi, argument):
+    """Value and gradient by PyTorch or JAX."""
+    if xp.__name__ == "torch":
+        xi = xp.asarray(xi).requires_grad_()
+        value = function(xi, argument)
+        value.backward()
+        return value.item(), xi.grad.numpy()
+    import jax
+
+    value, slope = jax.value_and_grad(function)(xp.asarray(xi), argument)
+    return float(value), np.asarray(slope)
