@@ -50,7 +50,7 @@ def branch_space(form: ExampleSpace | FeatureSpace) -> BranchSpace | BranchFeatu
     """Form of the energy of independent branches from that of heads with shared weights.
 
     In example space, with the kernels of all branches in memory where that makes evaluations faster
-    and takes at most 1 GiB in float64 or as much as the features.
+    and takes at most 1 GiB in float64 or as much as the features; while made, twice that.
     """
     if isinstance(form, FeatureSpace):
         return BranchFeatureSpace(form.gram, form.projections, form.label_square, form.n_examples)

@@ -99,6 +99,16 @@ class Level:
         return blocks[bool(self.shared) :]
 
 
+def check_shared(network: Network) -> None:
+    """Raise a ValueError if the network has independent branches, and so no chain."""
+    if not network.shared:
+        raise ValueError(
+            "independent branches (shared=False) have no chain of order parameters: stability, "
+            "response, sampling, corrections and gradients through the minimum need a network "
+            "with shared=True"
+        )
+
+
 @lru_cache(maxsize=16)
 def chain_levels(network: Network) -> tuple[Level, ...]:
     """Levels of U_1, …, U_L, u_a, whose coordinates follow in this order.
@@ -108,12 +118,7 @@ def chain_levels(network: Network) -> tuple[Level, ...]:
     ValueError
         If the network has independent branches, whose order parameter is diagonal.
     """
-    if not network.shared:
-        raise ValueError(
-            "independent branches (shared=False) have no chain of order parameters: stability, "
-            "response, sampling, corrections and gradients through the minimum need a network "
-            "with shared=True"
-        )
+    check_shared(network)
     levels, start = [], 0
     shapes = zip((*network.branches, 1), network.sizes, network.shared_sizes, network.widths)
     for branches, size, shared, width in shapes:

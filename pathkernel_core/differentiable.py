@@ -38,6 +38,7 @@ from pathkernel_core.coordinates import (
     ChainCoordinates,
     chain_factors,
     chain_levels,
+    check_shared,
     excess_entropy,
     relative_factors,
 )
@@ -172,6 +173,7 @@ def differentiable_solution(
     """
     xp = array_namespace(xi=xi, labels=labels)
     derivatives(xp)  # refuses other libraries
+    check_shared(network)
     of_kernels = xi.ndim == 4
     xi = real_floating("kernels" if of_kernels else "xi", xi, None if of_kernels else _INPUTS)
     labels = real_floating("labels", labels)

@@ -457,6 +457,10 @@ def test_what_needs_a_chain_of_order_parameters_says_so():
     for ask in (solution.stability, solution.response):
         with pytest.raises(ValueError, match=r"independent branches \(shared=False\)"):
             ask()
+    torch = pytest.importorskip("torch")
+    arrays = torch.as_tensor(xi), torch.as_tensor(labels)
+    with pytest.raises(ValueError, match=r"independent branches \(shared=False\)"):
+        pk.differentiable_solution(*arrays, solution.network, TEMPERATURE)
     with pytest.raises(ValueError, match="order_parameter must have shape"):
         pk.head_scores(solution.network, np.eye(3))
     assert eval(repr(solution.network), {"Network": pk.Network}) == solution.network
