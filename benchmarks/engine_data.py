@@ -83,7 +83,7 @@ class Convolution:
 
     def direct(self, channels: Sequence[float]) -> np.ndarray:
         """Order parameters by direct minimisation in PyTorch."""
-        arguments = sources.erf_kernels(self.tokens), self.labels
+        arguments = sources.erf_kernels(self.tokens), self.labels, (self.n_patches,)
         found = [sources.direct_minimum(*arguments, one, self.temperature) for one in channels]
         return np.array(found)
 
@@ -174,10 +174,9 @@ class Gated:
         return np.einsum("pa,qb,pq->abpq", *gates, first @ second.T / first.shape[1])
 
     def source(self, widths: Sequence[float]) -> np.ndarray:
-        """Order parameters by direct minimisation, or of two layers by their equations."""
-        arguments = self.kernels(self.inputs, self.inputs), self.labels
-        if self.layers == 2:
-            return sources.gated_order_parameters(*arguments, widths, self.temperature)
+        """Order parameters by direct minimisation."""
+        heads = (len(self.hyperplanes),) * self.layers
+        arguments = self.kernels(self.inputs, self.inputs), self.labels, heads
         found = [sources.direct_minimum(*arguments, width, self.temperature) for width in widths]
         return np.array(found)
 

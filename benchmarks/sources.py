@@ -11,7 +11,7 @@ import importlib.util
 import math
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from unittest import mock
 
 import numpy as np
@@ -33,39 +33,52 @@ def erf_kernels(patches: np.ndarray) -> np.ndarray:
 
 
 def direct_minimum(
-    kernels: np.ndarray, labels: np.ndarray, width: float, temperature: float
+    kernels: np.ndarray, labels: np.ndarray, heads: Sequence[int], width: float, temperature: float
 ) -> np.ndarray:
-    """Minimum Q of tr Q − ln det Q + [ln det(K + T1) + Yᵀ(K + T1)⁻¹Y]/N, K = Σ Q_ij K_ij/n.
+    """Order parameter U (n, n) of the first layer at the minimum of the action.
 
-    L-BFGS of PyTorch in float64 over a Cholesky factor of Q, through automatic differentiation.
+    L-BFGS of PyTorch in float64 over Cholesky factors of all layers' order parameters, through
+    automatic differentiation. With one layer the action over N is
+    tr U − ln det U + [ln det(K + T1) + Yᵀ(K + T1)⁻¹Y]/N, K = Σ U_ij K_ij/n, the same for patches,
+    gates and heads; all layers have the width N.
     """
     torch.set_num_threads(1)
-    paths, examples = kernels.shape[1:3]
-    tensors, y = torch.asarray(kernels / paths), torch.asarray(labels)
-    noise = temperature * torch.eye(examples, dtype=torch.float64)
-    factor = torch.eye(paths, dtype=torch.float64, requires_grad=True)
+    tensors, y = torch.asarray(kernels / len(kernels)), torch.asarray(labels)
+    noise = temperature * torch.eye(len(labels), dtype=torch.float64)
+    sizes = [math.prod(heads[layer:]) for layer in range(len(heads))]
+    factors = [torch.eye(size, dtype=torch.float64, requires_grad=True) for size in sizes]
     optimiser = torch.optim.LBFGS(
-        [factor],
-        max_iter=2000,
+        factors,
+        max_iter=3000,
         tolerance_grad=1e-10,
         tolerance_change=0,
         history_size=50,
         line_search_fn="strong_wolfe",
     )
 
+    def entropy() -> torch.Tensor:
+        above, total = torch.eye(1, dtype=torch.float64), torch.zeros(())
+        for count, factor in reversed(list(zip(heads, factors))):
+            lower = torch.tril(factor)
+            tall = lower.reshape(count, len(above), -1)
+            relative = torch.linalg.solve_triangular(above, tall, upper=False)
+            logs = count * above.diagonal().log().sum() - lower.diagonal().abs().log().sum()
+            total, above = total + (relative**2).sum() + 2 * logs, lower
+        return total
+
     def action() -> torch.Tensor:
         optimiser.zero_grad()
-        lower = torch.tril(factor)
+        lower = torch.tril(factors[0])
         order = lower @ lower.T
         root_ = torch.linalg.cholesky(torch.einsum("ab,abpq->pq", order, tensors) + noise)
         solved = torch.linalg.solve_triangular(root_, y[:, None], upper=False)
         energy = 2 * root_.diagonal().log().sum() + (solved**2).sum()
-        value = order.trace() - 2 * lower.diagonal().abs().log().sum() + energy / width
+        value = entropy() + energy / width
         value.backward()
         return value
 
     optimiser.step(action)
-    lower = torch.tril(factor.detach())
+    lower = torch.tril(factors[0].detach())
     return (lower @ lower.T).numpy()
 
 
@@ -98,31 +111,6 @@ def gradient_of_energy(
     return np.tensordot(kernels, inverse - np.outer(dual, dual), 2)
 
 
-def gated_order_parameters(
-    kernels: np.ndarray, labels: np.ndarray, widths: Sequence[float], temperature: float
-) -> np.ndarray:
-    """U (widths, M², M²) of a gated deep linear network of two layers of M gates.
-
-    It solves N(1 ⊗ V⁻¹ − U⁻¹) + M − R = 0 and V = 1 + V⁻¹ tr₁U − M, with V the order parameter of
-    the second layer. For one layer, see :func:`direct_minimum`.
-    """
-    size = len(kernels)
-    gates = math.isqrt(size)
-    same = np.eye(gates)
-
-    def equations(flat: np.ndarray, width: float) -> np.ndarray:
-        u, v = flat[: size**2].reshape(size, size), flat[size**2 :].reshape(gates, gates)
-        inverse, traced = np.linalg.inv(v), np.einsum("hahb->ab", u.reshape((gates,) * 4))
-        energy = gradient_of_energy(kernels, labels, u, temperature)
-        first = np.kron(same, inverse) - np.linalg.inv(u) + energy / width
-        second = same - inverse - inverse @ traced @ inverse + gates * inverse
-        return np.concatenate([first.ravel(), second.ravel()])
-
-    limit = np.concatenate([np.eye(size).ravel(), same.ravel()])
-    solved = _from_wide_to_narrow(equations, limit, widths)
-    return solved[:, : size**2].reshape(-1, size, size)
-
-
 def scalar_renormalisation(
     kernel: np.ndarray, labels: np.ndarray, depth: int, width: float
 ) -> float:
@@ -150,7 +138,8 @@ def branch_order_parameters(
     """Order parameters u (widths, B) of independent branches with kernels (B, P, P).
 
     They solve r_l − Tr_l = N(u_l/σ² − 1), with r_l = u_l Yᵀ(K + T1)⁻¹C_l(K + T1)⁻¹Y/B and
-    Tr_l = u_l tr[(K + T1)⁻¹C_l]/B.
+    Tr_l = u_l tr[(K + T1)⁻¹C_l]/B, from the widest to the narrowest network, each from the last:
+    from the limit, a narrow one may run off to u_l = 0.
     """
 
     def equations(logs: np.ndarray, width: float) -> np.ndarray:
@@ -158,21 +147,8 @@ def branch_order_parameters(
         slopes = u * gradient_of_energy(kernels, labels, u, temperature)
         return slopes + width * np.expm1(logs - math.log(variance))
 
-    limit = np.full(len(kernels), math.log(variance))
-    return np.exp(_from_wide_to_narrow(equations, limit, widths, method="lm"))
-
-
-def _from_wide_to_narrow(
-    equations: Callable, limit: np.ndarray, widths: Sequence[float], method: str = "hybr"
-) -> np.ndarray:
-    """Roots (widths, unknowns), each from that of the next wider network.
-
-    From the limit, that of a narrow network may not be found.
-    """
-    unknowns, by_width = limit, {}
+    logs, by_width = np.full(len(kernels), math.log(variance)), {}
     for width in sorted(widths, reverse=True):
-        solved = root(equations, unknowns, args=(width,), method=method, tol=1e-12)
-        if np.abs(solved.fun).max() > 1e-6 * max(1.0, width):
-            raise RuntimeError(f"no saddle point is found at width {width:g}: {solved.message}")
-        by_width[width] = unknowns = solved.x
-    return np.array([by_width[width] for width in widths])
+        solved = root(equations, logs, args=(width,), method="lm", tol=1e-12)
+        by_width[width] = logs = solved.x
+    return np.exp([by_width[width] for width in widths])
