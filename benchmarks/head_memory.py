@@ -66,11 +66,13 @@ def _measured(task: str, layers: int, tokens: int, threads: int) -> tuple[int, f
         entropies = torch.nn.functional.cross_entropy(logits.mT, classes, reduction="none")
         return entropies.mean(dim=1)
 
+    # their imports take memory, but not for a model
+    scores = {name: getattr(pk, name) for name in TASKS[1:]}
     before, start = _peak(), time.process_time()
     if task == "gradient_scores":
-        pk.gradient_scores(model, [sequences], loss)
+        scores[task](model, [sequences], loss)
     elif task == "curvature_scores":
-        pk.curvature_scores(model, [sequences], outputs, loss="cross-entropy")
+        scores[task](model, [sequences], outputs, loss="cross-entropy")
     else:
         model.requires_grad_(False)
         handle = model.get_input_embeddings().register_forward_hook(

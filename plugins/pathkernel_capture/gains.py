@@ -17,8 +17,14 @@ from pathkernel_capture.families import AttentionModule, attention_modules
 from pathkernel_capture.precision import is_half
 from pathkernel_capture.relations import Relation, likely_relation, relation
 from pathkernel_capture.removal import refuse_shared_weights
-from pathkernel_capture.state import evaluating, open_to_capture, without_parameter_gradients
+from pathkernel_capture.state import (
+    evaluating,
+    open_to_capture,
+    open_to_gradients,
+    without_parameter_gradients,
+)
 from pathkernel_capture.switching import ScaledLayer, factors_by_layer, scaled
+from pathkernel_core.products import matmul
 from pathkernel_heads.loss_form import (
     FormSums,
     LossForm,
@@ -37,6 +43,7 @@ DIRECTIONS = 8
 
 _STEP = 0.03  # of central differences in a gain
 _LARGEST_JACOBIAN = 2**27  # numbers, 1 GiB in float64
+_MANY_OUTPUTS = 2**21  # numbers, 16 MiB in float64
 _FEW_SEQUENCES, _FEW_ROWS = 100, 500
 
 
@@ -92,7 +99,7 @@ class LiveNetwork:
         total, rows = 0.0, 0
         for batch in self._batches:
             with self._gains(gains):
-                outputs, targets = self._given(batch)
+                outputs, targets, _ = self._given(batch)
             total += float(loss_values(outputs, targets).sum())
             rows += len(outputs)
         return total / rows
@@ -103,13 +110,15 @@ class LiveNetwork:
         examples: list[tuple[int, np.ndarray]] = []
         for batch in self._batches:
             with self._gains(gains, with_gradients=True) as running:
-                outputs, targets = self._given(batch)
+                outputs, targets, dtype = self._given(batch)
                 factors = factors_by_layer(running, self.layers)
                 check_kept(outputs, "outputs")
                 check_leaves(factors, self.layers)
                 sequences = min(len(factors[0]), len(outputs))
                 free = int(np.count_nonzero(gains))
-                sizes = (outputs, factors, free, self._is_precise(outputs, running))
+                # differences of outputs in half precision, by weights or autocast, are noise
+                is_rounded = is_half(dtype, *(layer.dtype for layer in running))
+                sizes = (outputs, factors, free, not (is_rounded or self._has_half_weights))
                 related = likely_relation(len(outputs), [len(factor) for factor in factors])
                 method = _method(*sizes, related)
                 if method != "differences":  # which take the batch as a whole
@@ -138,17 +147,12 @@ class LiveNetwork:
     ) -> AbstractContextManager[list[ScaledLayer]]:
         return with_gains(self._model, self.layers, gains, self._agreed, with_gradients)
 
-    def _given(self, batch: Any) -> tuple[Tensor, Tensor]:
-        """Outputs (B, C), and targets (B, C), or (B,) of classes."""
+    def _given(self, batch: Any) -> tuple[Tensor, Tensor, torch.dtype]:
+        """Outputs (B, C); targets (B, C), or (B,) of classes; and the precision of outputs."""
         self._batch_passes += 1
-        outputs, targets = checked_outputs(self._outputs(batch), self._loss)
-        return outputs, targets
-
-    def _is_precise(self, outputs: Tensor, running: Sequence[ScaledLayer]) -> bool:
-        """Whether differences of outputs are more than rounding, by weights and by autocast."""
-        # outputs are in float32 only where the model gives them in half precision
-        is_rounded = is_half(*(layer.dtype for layer in running)) or outputs.dtype == torch.float32
-        return not (is_rounded or self._has_half_weights)
+        given = self._outputs(batch)
+        outputs, targets = checked_outputs(given, self._loss)
+        return outputs, targets, given[0].dtype
 
     def _relation(self, outputs: Tensor, factors: Sequence[Tensor]) -> Relation:
         """Relation of outputs to examples, told by derivatives of the first batch of its shapes."""
@@ -192,8 +196,8 @@ def with_gains(
     """
     by_layer = np.split(gains, np.cumsum([attention.heads for attention in layers])[:-1])
     # layers are compared once, for which fused attention must be computed step by step
-    is_compared = len(agreed) == len(layers)
-    state = evaluating if is_compared and not with_gradients else open_to_capture
+    state = evaluating if len(agreed) == len(layers) else open_to_capture
+    state = open_to_gradients if with_gradients else state
     with ExitStack() as stack:
         stack.enter_context(state(model))
         if with_gradients:
@@ -205,7 +209,8 @@ def with_gains(
 def checked_outputs(given: Any, loss: LossName) -> tuple[Tensor, Tensor]:
     """Outputs (B, C) and targets, (B, C) or (B,) of classes, if a loss takes them.
 
-    Outputs are in float64, or in float32 where the model gives them in half precision.
+    Outputs are in float64, or in float32 where the model gives them in half precision, or gives
+    many of single precision.
 
     Raises
     ------
@@ -228,7 +233,8 @@ def checked_outputs(given: Any, loss: LossName) -> tuple[Tensor, Tensor]:
         raise ValueError("outputs gives values that are NaN or infinite; every one must be finite")
     targets = torch.as_tensor(targets, device=outputs.device)
     # half precision has three digits, and float64 of the logits of many tokens takes much memory
-    outputs = outputs.to(torch.float32 if is_half(outputs.dtype) else torch.float64)
+    is_many = outputs.dtype == torch.float32 and outputs.numel() > _MANY_OUTPUTS
+    outputs = outputs.to(torch.float32 if is_half(outputs.dtype) or is_many else torch.float64)
     if loss == "squared":
         if targets.shape != outputs.shape:
             raise ValueError(
@@ -267,7 +273,6 @@ def _method(
     if related == "examples":
         exact["outputs"] = outputs.shape[1]
     fits = outputs.numel() * sum(factor.shape[1] for factor in factors) <= _LARGEST_JACOBIAN
-    # differences of outputs in half precision are noise
     if is_precise and fits:
         exact["differences"] = 2 * free
     # a random form serves less well: for half of the passes or less
@@ -327,22 +332,34 @@ def _by_directions(
     chances = torch.empty(0) if is_squared else probabilities(values)
 
     def toward(classes: Tensor) -> Tensor:
-        """Slopes of the cross-entropy of these classes, of one array of the logits' size."""
-        slopes = chances.clone()
-        slopes[torch.arange(len(classes)), classes] -= 1
-        return slopes
+        """Derivatives (B, H) of the cross-entropy of these classes by the gains."""
+        # in place: arrays of the logits' size are the largest of a decoder
+        chosen = (torch.arange(len(classes)), classes)
+        before = chances[chosen]
+        chances[chosen] = before - 1
+        by_gain = _slopes(outputs, chances, factors, rows)
+        chances[chosen] = before
+        return by_gain
 
-    slopes = loss_slopes(values, targets) if is_squared else toward(targets)
-    gradient = _slopes(outputs, slopes, factors, rows).sum(dim=0)
+    def drawn() -> Tensor:
+        """Classes (B,) of the model's own probabilities."""
+        parts = chances.split(max(1, _MANY_OUTPUTS // chances.shape[1]))
+        return torch.cat([torch.multinomial(p.cpu(), 1, generator=generator)[:, 0] for p in parts])
+
+    by_gain = (
+        _slopes(outputs, loss_slopes(values, targets), factors, rows)
+        if is_squared
+        else toward(targets)
+    )
+    gradient = by_gain.sum(dim=0)
     form = torch.zeros((len(gradient),) * 2, dtype=torch.float64)
     for _ in range(DIRECTIONS):
         if is_squared:
             signs = torch.randint(0, 2, values.shape, generator=generator)
             directions = 2**0.5 * (2 * signs - 1).to(values)
+            by_gain = _slopes(outputs, directions, factors, rows)
         else:
-            drawn = torch.multinomial(chances.cpu(), 1, generator=generator)[:, 0]
-            directions = toward(drawn.to(values.device))
-        by_gain = _slopes(outputs, directions, factors, rows)
+            by_gain = toward(drawn().to(values.device))
         form += by_gain.T @ by_gain / DIRECTIONS
     return gradient.numpy(), form.numpy()
 
@@ -350,7 +367,7 @@ def _by_directions(
 def _products(outputs: Tensor, targets: Tensor, slopes: Tensor) -> tuple[np.ndarray, np.ndarray]:
     """Sums Jᵀ ∂ℓ/∂z, (H,), and Jᵀ B J, (H, H), of derivatives J (B, C, H)."""
     gradient = (loss_slopes(outputs, targets)[..., None] * slopes).sum(dim=(0, 1))
-    form = slopes.flatten(0, 1).T @ curved(outputs, targets, slopes).flatten(0, 1)
+    form = matmul(slopes.flatten(0, 1).T, curved(outputs, targets, slopes).flatten(0, 1))
     return gradient.cpu().numpy(), form.cpu().numpy()
 
 

@@ -20,7 +20,7 @@ from pathkernel_capture.evaluations import host_array
 from pathkernel_capture.families import AttentionModule, attention_modules
 from pathkernel_capture.relations import examples_interact
 from pathkernel_capture.removal import refuse_shared_weights
-from pathkernel_capture.state import evaluating, open_to_capture, without_parameter_gradients
+from pathkernel_capture.state import evaluating, open_to_gradients, without_parameter_gradients
 from pathkernel_capture.switching import factors_by_layer, scaled
 from pathkernel_core.heads import every_head
 from pathkernel_heads.heads import normalised_in_layers, scores_by_head
@@ -73,7 +73,7 @@ def gradient_scores(
     whole = [np.ones(count) for count in heads]
     total, examples, shape, agreed = np.zeros(()), 0, None, set[int]()
     are_apart = False
-    with open_to_capture(model), torch.enable_grad(), without_parameter_gradients(model):
+    with open_to_gradients(model), torch.enable_grad(), without_parameter_gradients(model):
         for batch in batches:
             with scaled(layers, whole, agreed, with_gradients=True) as running:
                 losses = loss(batch)

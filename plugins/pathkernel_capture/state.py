@@ -43,12 +43,29 @@ def without_fused_layers() -> Iterator[None]:
 
 @contextmanager
 def open_to_capture(model: nn.Module) -> Iterator[None]:
-    """Evaluate, with attention computed by functions of PyTorch, inside the context."""
-    # of transformers: containers come first, and pass the setting on
+    """Evaluate, with attention computed step by step by functions of PyTorch, in the context."""
+    with evaluating(model), without_fused_layers(), _eager(model, kept=()):
+        yield
+
+
+@contextmanager
+def open_to_gradients(model: nn.Module) -> Iterator[None]:
+    """Evaluate, with attention that gradients pass and heads can be compared in, in the context.
+
+    ``scaled_dot_product_attention`` stays, which keeps no weights for the backward pass.
+    """
+    with evaluating(model), without_fused_layers(), _eager(model, kept=("sdpa",)):
+        yield
+
+
+@contextmanager
+def _eager(model: nn.Module, kept: tuple[str, ...]) -> Iterator[None]:
+    """Take eager attention of transformers, unless all that a model has is kept, in the context."""
+    # containers come first, and pass the setting on
     switched = [module for module in model.modules() if hasattr(module, "set_attn_implementation")]
+    if all(module.config._attn_implementation in kept for module in switched):
+        switched = []
     with ExitStack() as restored:
-        restored.enter_context(evaluating(model))
-        restored.enter_context(without_fused_layers())
         for module in reversed(switched):
             restored.callback(module.set_attn_implementation, module.config._attn_implementation)
         for module in switched:
