@@ -78,7 +78,7 @@ def check_size(paths: int, examples: int, outputs: int) -> None:
     if elements > MOST_KERNELS:
         raise ValueError(
             f"the kernels of all pairs of {paths} paths between {examples} examples have "
-            f"{elements:.2g} elements, {elements / 2**27:.0f} GiB in float64, more than "
+            f"{elements:.2g} elements, {elements / 2**27:.2g} GiB in float64, more than "
             f"{MOST_KERNELS:.2g}; take fewer paths or examples"
         )
 
