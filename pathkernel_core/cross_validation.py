@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 
 from pathkernel_core.backend import Array, array_namespace, batches, real_floating, rows_of, to_host
 from pathkernel_core.kernels import PathKernels
 from pathkernel_core.solution import PREDICTION_ELEMENTS, Solution
-from pathkernel_core.spaces import FeatureSpace
+from pathkernel_core.spaces import FeatureSpace, Posterior
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +61,7 @@ def leave_one_out(
     ------
     ValueError
         If these are not the examples of the solution by number, shape and labels; in feature space
-        only the sum of squared labels is compared.
+        only the sum of squared labels is compared. If xi is passed for a problem of given kernels.
 
     Notes
     -----
@@ -78,20 +79,22 @@ def leave_one_out(
     (20,)
     """
     problem, outputs = solution.problem, solution.network.outputs
-    examples, in_features = problem.n_examples, isinstance(problem.form, FeatureSpace)
-    if in_features and (xi is None or labels is None):
-        raise ValueError(
-            "xi and labels of the training examples are needed: feature space has their sums only"
-        )
+    form, examples = problem.form, problem.n_examples
     if xi is not None:
         if problem.is_of_kernels:
             raise ValueError("xi is not part of a problem of given kernels; leave it out")
         array_namespace(xi=xi)
-        examples = min(examples, xi.shape[0]) if in_features else examples
-        shape = (examples, problem.n_paths, problem.input_width)
-        xi = real_floating("xi", xi, shape)
-    targets = to_host(problem.form.labels if labels is None else real_floating("labels", labels))
-    targets = targets.astype(float)
+        if isinstance(form, FeatureSpace):
+            examples = min(examples, xi.shape[0])
+        xi = real_floating("xi", xi, (examples, problem.n_paths, problem.input_width))
+    if isinstance(form, FeatureSpace):
+        if xi is None or labels is None:
+            raise ValueError(
+                "xi and labels of the training examples are needed: feature space holds their sums"
+            )
+    elif labels is None:
+        labels = form.labels
+    targets = to_host(real_floating("labels", labels)).astype(float)
     if targets.size != examples * outputs:
         raise ValueError(
             f"labels must have {outputs} outputs of {examples} examples, but has shape "
@@ -100,10 +103,12 @@ def leave_one_out(
     targets = targets.reshape(examples, outputs)
     _check_labels(problem, targets)
     posterior, factor = solution.posterior
-    if in_features:
-        step = max(1, PREDICTION_ELEMENTS // max(1, shape[1] * shape[2] * outputs**2))
+    if isinstance(form, FeatureSpace):
+        of_features = cast("Posterior", posterior)
+        per_example = problem.n_paths * problem.input_width * outputs**2
+        step = max(1, PREDICTION_ELEMENTS // max(1, per_example))
         moments = [
-            problem.posterior_covariances(posterior, factor, rows_of(xi, batch))
+            problem.posterior_covariances(of_features, factor, rows_of(xi, batch))
             for batch in batches(examples, step)
         ]
         mean, covariance = (np.concatenate(moment) for moment in zip(*moments))
@@ -112,7 +117,7 @@ def leave_one_out(
         coefficients = (targets - mean) / temperature
         precision = (np.eye(outputs) - covariance / temperature) / temperature
     else:
-        coefficients, precision = problem.form.explained_labels(posterior.root)
+        coefficients, precision = form.explained_labels(posterior.root)
     residual = np.linalg.solve(precision, coefficients[..., None])[..., 0]  # y − f₋μ
     sign, log_det = np.linalg.slogdet(precision)
     log_det = np.where(sign > 0, log_det, np.nan)  # rounding may leave no positive determinant

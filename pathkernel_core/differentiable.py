@@ -91,10 +91,16 @@ class DifferentiableSolution:
         if isinstance(posterior, KernelPosterior):
             cross = real_floating("cross", xi, (paths, paths, "P_new", width))
             if own is None:
-                raise ValueError("own is needed, the kernels of every new example with itself")
+                raise ValueError(
+                    "own must have the kernels of every new example with itself, of shape "
+                    f"{tuple(cross.shape[:3])}, but is None"
+                )
+            array_namespace(cross=cross, own=own)
             own = real_floating("own", own, tuple(cross.shape[:3]))
             mean, variance = posterior.moments(cross, own, self._factor)
         else:
+            if own is not None:
+                raise ValueError("own is for given kernels; this solution takes inputs xi alone")
             xi = real_floating("xi", xi, ("P_new", paths, width))
             mean, variance = posterior_moments(posterior, self._factor, xi)
         if mean.shape[1] == 1:
@@ -130,7 +136,7 @@ def differentiable_solution(
     variances : array, shape (L + 2,), optional
         σ²_0, σ²_1 … σ²_L, σ²_a instead of the network's.
     space : {"auto", "examples", "features"}
-        Form of the energy, as for :class:`PathKernels`; of no meaning for kernels.
+        Form of the energy, as for :class:`PathKernels`; kernels have one only, "auto".
     tolerance : float, optional
         As for :func:`minimise_action`.
 
@@ -184,6 +190,8 @@ def differentiable_solution(
     if space not in ("auto", "examples", "features"):
         raise ValueError(f'space must be "auto", "examples" or "features", not {space!r}')
     if of_kernels:
+        if space != "auto":
+            raise ValueError(f'space must be "auto" for kernels, not {space!r}')
         example = paths_of(xi), xi.shape[-1]
         form = "kernels"
     else:

@@ -37,11 +37,9 @@ def pair_space(kernels: Array, labels: Array) -> PairSpace:
     check_size(paths, shape[-1], labels.shape[1] if labels.ndim > 1 else 1)
     kernels = real_floating("kernels", kernels, ("n",) * (len(shape) - 2) + ("P", "P"))
     labels = check_labels(labels, "kernels", kernels, shape[-1])
-    deviation, largest = map(
-        float, compiled(_asymmetry, xp, static=("paths",))(kernels, paths=paths)
-    )
+    deviation = _asymmetry(kernels, paths)
     rounding = math.sqrt(float(xp.finfo(kernels.dtype).eps))
-    if deviation > rounding * largest:
+    if deviation > rounding * max(float(xp.max(kernels)), -float(xp.min(kernels))):
         raise ValueError(
             f"kernels of shape {shape} must be symmetric, C_ππ'(x, x') = C_π'π(x', x), but entries "
             f"differ by up to {deviation:.3g}"
@@ -91,7 +89,7 @@ def _blocks(kernels: Array, paths: int) -> Iterator[tuple[int, Array]]:
     if kernels.ndim == 4:
         yield from ((path, kernels[path, : path + 1, ...]) for path in range(paths))
         return
-    first = np.cumsum([0, *range(paths, 1, -1)])  # pairs (π, π)
+    first = _same_path(paths)
     for path in range(paths):
         entries = from_host(first[: path + 1] + path - np.arange(path + 1), kernels, xp.int64)
         yield path, xp.matrix_transpose(xp.take(kernels, entries, axis=0))
@@ -111,15 +109,24 @@ def _full(kernels: Array, *, paths: int) -> Array:
     return xp.reshape(taken, (paths, paths, *kernels.shape[1:]))
 
 
-def _asymmetry(kernels: Array, *, paths: int) -> tuple[Array, Array]:
-    """Largest difference of entries that must be equal, and the largest entry."""
+def _asymmetry(kernels: Array, paths: int) -> float:
+    """Largest difference of entries that must be equal."""
+    evaluate = compiled(_asymmetry_of_path, array_namespace(kernels=kernels))
+    # path by path: all differences would take as much memory as the kernels
+    numbers = range(paths) if kernels.ndim == 4 else _same_path(paths)
+    return max(float(evaluate(kernels, int(number))) for number in numbers)
+
+
+def _asymmetry_of_path(kernels: Array, number: int) -> Array:
     xp = array_namespace(kernels=kernels)
-    deviations = []
-    for path, block in _blocks(kernels, paths):
-        mirror = kernels[: path + 1, path, ...] if kernels.ndim == 4 else block[path:, ...]
-        block = block if kernels.ndim == 4 else block[path:, ...]
-        deviations.append(xp.max(xp.abs(block - xp.matrix_transpose(mirror))))
-    return xp.max(xp.stack(deviations)), xp.max(xp.abs(kernels))
+    block = kernels[number, ...]
+    mirror = kernels[:, number, ...] if kernels.ndim == 4 else block
+    return xp.max(xp.abs(block - xp.matrix_transpose(mirror)))
+
+
+def _same_path(paths: int) -> np.ndarray:
+    """Indices of the pairs (π, π) among the pairs π ≤ π'."""
+    return np.cumsum([0, *range(paths, 1, -1)])
 
 
 def packed_kernels(kernels: Array, *, paths: int, outputs: int) -> Array:

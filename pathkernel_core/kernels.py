@@ -164,7 +164,7 @@ class PathKernels:
         (3,)
         """
         form = pair_space(kernels, labels)
-        sizes = form.n_paths, *form.labels.shape
+        sizes = form.n_paths, form.labels.shape[0], form.labels.shape[1]
         return cls.__new__(cls)._set(form, 0, *sizes, None)
 
     @classmethod
@@ -399,7 +399,7 @@ class PathKernels:
         """Problem of the sub-network with only the paths of these indices.
 
         The features are rescaled to the smaller number of paths. New examples for its predictor
-        are ``xi[:, paths, :]``.
+        are ``xi[:, paths, :]``, or ``cross[paths][:, paths]`` of given kernels.
         """
         indices = np.asarray(paths)
         if indices.ndim != 1 or indices.size == 0 or indices.dtype.kind not in "iu":

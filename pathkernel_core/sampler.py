@@ -39,6 +39,8 @@ class Model(Protocol):
     def predict(self, x: Array, test: Array) -> tuple[Array, Array]:
         """Mean and variance (P_test, C) of f given the draw, at new inputs (P_test, n, N_0).
 
+        A model of given kernels takes those of new examples, a pair of arrays as for
+        :meth:`pathkernel_core.solution.Solution.predict`.
         The total variance adds that of the means between draws.
         """
 
@@ -59,5 +61,7 @@ class Sampler(Protocol):
     ) -> Model:
         """Build the model of the posterior.
 
-        Attentioned inputs xi (P, n, N_0) are unscaled; labels have shape (P,) or (P, C).
+        Attentioned inputs xi (P, n, N_0) are unscaled; labels have shape (P,) or (P, C). Kernels
+        (n, n, P, P) of pairs of paths may replace inputs. A sampler of weights, which have no
+        meaning then, raises a ValueError.
         """

@@ -232,10 +232,13 @@ class Solution:
         Raises
         ------
         ValueError
-            If the shape does not fit, or a problem in feature space has several outputs.
+            If the shape does not fit, or a problem in feature space has several outputs. If xi is
+            passed for a problem of given kernels.
         """
         root = self.posterior[0].root
-        if xi is not None and not self.problem.is_of_kernels:
+        if xi is not None:
+            if self.problem.is_of_kernels:
+                raise ValueError("xi is not part of a problem of given kernels; leave it out")
             xi = real_floating("xi", xi, ("P", self.problem.n_paths, self.problem.input_width))
         if root is None:
             if xi is None:

@@ -73,8 +73,11 @@ class Space(Protocol):
     def energy(self, factor: Array, temperature: Array) -> Array:
         """Energy (), differentiable in all arguments by PyTorch and JAX."""
 
-    def posterior(self, factor: np.ndarray, temperature: float) -> Posterior:
-        """Gaussian posterior of the predictor at U_1 = factor factorᵀ."""
+    def posterior(self, factor: np.ndarray, temperature: float) -> Any:
+        """Gaussian posterior of the predictor at U_1 = factor factorᵀ.
+
+        A :class:`Posterior`, or of given kernels another, which takes kernels of new examples.
+        """
 
     def label_spectrum(self, scales: np.ndarray) -> LabelSpectrum:
         """Labels along the eigenvectors of Σ_π c² Φ_π Φ_πᵀ, for coefficients c (n,) of paths."""

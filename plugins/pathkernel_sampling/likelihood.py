@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ from pathkernel_core.network import Network
 from pathkernel_core.pair_kernels import PairSpace
 from pathkernel_core.spaces import ExampleSpace, FeatureSpace, Space
 
-NewExamples = jax.Array | tuple[jax.Array, jax.Array]
+NewExamples: TypeAlias = "jax.Array | tuple[jax.Array, jax.Array]"
 """Attentioned inputs of new examples, or their kernels with training examples and themselves."""
 
 
