@@ -57,7 +57,7 @@ def block_of(document, words):
 def test_examples_in_python_run(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (readme,) = code_blocks("README.md", "python")
-    example, sub_network, gradients, study, core, dataset, drawing = code_blocks(
+    example, sub_network, kernels, gradients, study, core, dataset, drawing = code_blocks(
         "docs/python.md", "python"
     )
     assert example == readme
@@ -65,6 +65,8 @@ def test_examples_in_python_run(capsys, tmp_path, monkeypatch):
     exec(example + sub_network, namespace)
     assert "CONVERGED" in capsys.readouterr().out
     assert namespace["part"].network.heads == (2,)
+    exec(kernels, namespace)
+    assert "(10,)" in capsys.readouterr().out
     if importlib.util.find_spec("torch"):
         exec(gradients, namespace)
         assert "torch.Size([3, 4, 16])" in capsys.readouterr().out

@@ -3,8 +3,10 @@
 import dataclasses
 
 import formulas
+import hypothesis
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 
 import pathkernel_core as pk
 from pathkernel_core import Network, PathKernels
@@ -64,19 +66,38 @@ def test_all_of_the_theory_is_that_of_inputs(library, pair):
     assert limits[0].log_evidence == pytest.approx(limits[1].log_evidence, rel=1e-12)
 
 
-def test_second_derivatives_are_those_of_inputs(library, pair, generator):
+def test_second_derivatives_are_those_of_inputs(pair):
     network, problem, given, _ = pair
     expected = pk.minimise_action(problem, network, 0.1)
     actual = dataclasses.replace(expected, problem=given)
     stable, by_inputs = actual.stability(2), expected.stability(2)
     np.testing.assert_allclose(stable.eigenvalues, by_inputs.eigenvalues, rtol=1e-11)
     response, response_by_inputs = actual.response(), expected.response()
-    change = generator.standard_normal((20, network.outputs))
-    change = change[:, 0] if network.outputs == 1 else change
-    for name, arguments in {"temperature": (), "along_labels": (change,)}.items():
+    for name in ("temperature", "variances", "labels", "path_norms"):
         values = getattr(response, name), getattr(response_by_inputs, name)
-        values = [value(*arguments) if arguments else value for value in values]
-        np.testing.assert_allclose(*values, rtol=1e-9, atol=1e-9 * abs(values[1]).max())
+        np.testing.assert_allclose(*values, rtol=0, atol=1e-11 * abs(values[1]).max())
+
+
+@hypothesis.given(st.integers(1, 4), st.integers(1, 6), st.integers(1, 3), st.integers(0, 99))
+def test_energy_of_any_kernels_is_the_formula(paths, examples, outputs, seed):
+    generator = np.random.default_rng(seed)
+    rows = generator.standard_normal((paths * examples, generator.integers(1, 30)))
+    kernels = (rows @ rows.T).reshape(paths, examples, paths, examples).transpose(0, 2, 1, 3)
+    labels = generator.standard_normal((examples, outputs))
+    u = formulas.random_positive(paths * outputs, generator)
+    problem = PathKernels.from_kernels(kernels, labels)
+    energy, gradient = problem.energy_and_gradient(u, 0.3)
+
+    blocks = u.reshape(paths, outputs, paths, outputs)
+    noisy = np.einsum("pcqd,pqab->acbd", blocks, kernels).reshape((examples * outputs,) * 2) / paths
+    inverse = np.linalg.inv(noisy + 0.3 * np.eye(len(noisy)))
+    flat = labels.reshape(-1)
+    expected = flat @ inverse @ flat - np.linalg.slogdet(inverse)[1]
+    assert energy == pytest.approx(expected, rel=1e-9)
+    weights = inverse - np.outer(inverse @ flat, inverse @ flat)
+    weights = weights.reshape(examples, outputs, examples, outputs)
+    slope = np.einsum("acbd,pqab->pcqd", weights, kernels).reshape(u.shape) / paths
+    np.testing.assert_allclose(gradient, slope, rtol=0, atol=1e-9 * abs(slope).max())
 
 
 def test_sub_networks_and_pairs(library, generator):
@@ -158,49 +179,75 @@ def test_inputs_and_kernels_are_not_mixed_up(generator):
         solution.predict(xi, kernels)
     with pytest.raises(ValueError, match="leave it out"):
         pk.leave_one_out(given, xi, labels)
+    with pytest.raises(ValueError, match="leave it out"):
+        given.training_kernel(xi)
+    with pytest.raises(ValueError, match="hence 4 paths, but the problem has 2"):
+        pk.minimise_action(given.problem, Network((2, 2), 10), 0.1)
     assert "of given kernels" in repr(given.problem)
     assert "kernels of pairs of paths" in given.problem._repr_html_()
 
 
-@pytest.mark.parametrize("module", ["torch", "jax.numpy"])
-@pytest.mark.parametrize("outputs", [1, 2])
+@pytest.mark.parametrize(("module", "outputs"), [("torch", 1), ("torch", 2), ("jax.numpy", 1)])
 def test_derivatives_by_kernels_are_those_by_inputs(module, outputs, generator):
-    xp = pytest.importorskip(module)
-    network = Network((2,), 9, (0.8, 1.0, 1.2), outputs=outputs)
-    xi, new = (
-        generator.standard_normal((12, 2, 4)),
-        xp.asarray(generator.standard_normal((3, 2, 4))),
-    )
+    xp, torch = pytest.importorskip(module), pytest.importorskip("torch")
+    network = Network((2,), 9, outputs=outputs)
+    xi, new = generator.standard_normal((12, 2, 4)), generator.standard_normal((3, 2, 4))
     labels = np.sign(generator.standard_normal((12, outputs)))
-    new, labels = xp.asarray(new), xp.asarray(labels)
+    theta = xi, labels, np.array(0.2), np.array([0.8, 1.0, 1.2])
 
-    def summed(xi, is_of_kernels):
-        arguments = xi, labels, network, 0.2
-        if is_of_kernels:
-            kernels, cross = (xp.einsum("api,bqi->pqab", left, xi) / 4 for left in (xi, new))
-            solution = pk.differentiable_solution(kernels, *arguments[1:], tolerance=1e-11)
-            prediction = solution.predict(cross, xp.einsum("api,aqi->pqa", new, new) / 4)
-        else:
-            solution = pk.differentiable_solution(*arguments, space="examples", tolerance=1e-11)
-            prediction = solution.predict(new)
-        moments = xp.sum(prediction.mean**2) + xp.sum(prediction.variance)
-        return solution.log_evidence + moments + solution.order_parameter[0, -1]
+    def by_inputs(xi, labels, temperature, variances):
+        arguments = xi, labels, network, temperature
+        solution = pk.differentiable_solution(*arguments, variances=variances, tolerance=1e-11)
+        return summed(torch, solution, solution.predict(torch.asarray(new)))
 
-    (value, slope), (expected, slope_by_inputs) = (
-        value_and_gradient(summed, xp, xi, given) for given in (True, False)
-    )
+    def by_kernels(xi, labels, temperature, variances):
+        fresh = xp.asarray(new)
+        kernels, cross = (xp.einsum("api,bqi->pqab", left, xi) / 4 for left in (xi, fresh))
+        arguments = kernels, labels, network, temperature
+        solution = pk.differentiable_solution(*arguments, variances=variances, tolerance=1e-11)
+        own = xp.einsum("api,aqi->pqa", fresh, fresh) / 4
+        return summed(xp, solution, solution.predict(cross, own))
+
+    # compiling JAX's derivatives takes seconds: the expected ones are PyTorch's
+    value, slopes = value_and_gradients(by_kernels, xp, theta)
+    expected, expected_slopes = value_and_gradients(by_inputs, torch, theta)
     assert value == pytest.approx(expected, rel=1e-10)
-    np.testing.assert_allclose(slope, slope_by_inputs, atol=1e-8 * abs(slope_by_inputs).max())
+    for slope, expected_slope in zip(slopes, expected_slopes):
+        atol = 1e-8 * abs(expected_slope).max()
+        np.testing.assert_allclose(slope, expected_slope, rtol=0, atol=atol)
 
 
-def value_and_gradient(function, xp, xi, argument):
-    """Value and gradient by PyTorch or JAX."""
+def summed(xp, solution, prediction):
+    """One number of all results."""
+    moments = xp.sum(prediction.mean**2) + xp.sum(prediction.variance)
+    return solution.log_evidence + moments + solution.order_parameter[0, -1]
+
+
+def value_and_gradients(function, xp, theta):
+    """Value, and gradients with respect to all arguments, by PyTorch or JAX."""
     if xp.__name__ == "torch":
-        xi = xp.asarray(xi).requires_grad_()
-        value = function(xi, argument)
+        arrays = [xp.asarray(array).requires_grad_() for array in theta]
+        value = function(*arrays)
         value.backward()
-        return value.item(), xi.grad.numpy()
+        return value.item(), [array.grad.numpy() for array in arrays]
     import jax
 
-    value, slope = jax.value_and_grad(function)(xp.asarray(xi), argument)
-    return float(value), np.asarray(slope)
+    numbers = tuple(range(len(theta)))
+    value, slopes = jax.jit(jax.value_and_grad(function, numbers))(*map(xp.asarray, theta))
+    return float(value), list(map(np.asarray, slopes))
+
+
+def test_derivatives_refuse_what_belongs_to_the_other_problem(generator):
+    torch = pytest.importorskip("torch")
+    xi, labels = formulas.random_examples(Network((2,), 10), 9, 5, generator)
+    xi, kernels, labels = map(torch.asarray, (xi, kernels_of(xi, xi), labels))
+    arguments = labels, Network((2,), 10), 0.2
+    with pytest.raises(ValueError, match='must be "auto" for kernels'):
+        pk.differentiable_solution(kernels, *arguments, space="features")
+    given, solution = (pk.differentiable_solution(array, *arguments) for array in (kernels, xi))
+    with pytest.raises(ValueError, match=r"own must have .* \(2, 2, 9\)"):
+        given.predict(kernels)
+    with pytest.raises(ValueError, match="own is for given kernels"):
+        solution.predict(xi, kernels)
+    with pytest.raises(ValueError, match="cross must have shape"):
+        given.predict(xi)
