@@ -1,7 +1,7 @@
 """Five theories by one engine, beside the formulas or the code of their papers.
 
-    python -m benchmarks.engine                        # the table, two minutes
-    python -m benchmarks.engine --figures docs/images  # also the figures, two more
+    python -m benchmarks.engine                        # the table, three minutes
+    python -m benchmarks.engine --figures docs/images  # also the figures, one more
 
 Convolution is compared with deepbays, its authors' code, too, if that is installed, on the digits 4
 and 9 of MNIST from the folder PATHKERNEL_DATA. Both sides get the same arrays. Times are CPU
@@ -96,11 +96,10 @@ def convolution() -> Iterator[Comparison]:
             name = f"U, {data.n_patches} patches of {data.origin}, N_c = {count}"
             ours = partial(data.order_parameters, (count,))
             yield compare("convolution", f"{name}, PyTorch", ours, partial(data.direct, (count,)))
-            if sources.deepbays_convolution() is not None:
-                yield compare(
-                    "convolution", f"{name}, deepbays", ours, partial(_optimum, data, count)
-                )
-    if sources.deepbays_convolution() is not None:
+            if code is not None:
+                source = partial(_optimum, data, count)
+                yield compare("convolution", f"{name}, deepbays", ours, source)
+    if code is not None:
         data = Convolution.drawn(200, side=14)
         (solution,), theory = data.solutions((20,)), data.deepbays(20)
         ours, source = partial(data.moments, solution), partial(data.deepbays_moments, theory)

@@ -20,7 +20,10 @@ CHANNELS = (2, 3, 5, 7, 10, 14, 20, 30, 50, 100, 200, 500, 1000)
 GATES = (2, 5, 10)
 FINE = tuple(np.unique(np.round(np.geomspace(3, 1000, 25))).tolist())
 PATCHES = ("top left", "top right", "bottom left", "bottom right")
-TICKS = (0.01, 0.1, 1, 3, 10, 30, 100, 300, 1000, 10_000)
+TICKS = {  # of widths, by whether they span many decades
+    False: (3, 10, 30, 100, 300, 1000),
+    True: (0.001, 0.01, 0.1, 1, 10, 100, 1000, 10_000),
+}
 Curves = Callable[[Sequence[float]], Iterable[Sequence[float]]]
 
 
@@ -89,7 +92,9 @@ def drawn(
     scale = alt.Scale(type="linear", zero=False)
     if log_y:
         scale = alt.Scale(type="log", domain=[0.9 * min(values), 1.1 * max(values)])
-    axis = alt.Axis(format="~g", values=[tick for tick in TICKS if ends[0] <= tick <= ends[1]])
+    ticks = TICKS[ends[1] > 1e4 * ends[0]]
+    ticks = [tick for tick in ticks if ends[0] <= tick <= ends[1]]
+    axis = alt.Axis(format="~g", values=ticks, labelFlush=False)
     across = alt.X("x:Q", title=titles[0], axis=axis)
     across.scale = alt.Scale(type="log", domain=list(ends), nice=False)
     up = alt.Y("value:Q", title=titles[1], scale=scale, axis=alt.Axis(format="~g", tickCount=5))
