@@ -15,12 +15,8 @@ from pathkernel_core.errors import (
     ScaleWarning,
 )
 from pathkernel_core.gated_layers import Gated
-from pathkernel_core.kernels import (
-    PathKernels,
-    path_kernel,
-    same_path_kernels,
-    total_kernel,
-)
+from pathkernel_core.input_kernels import path_kernel, same_path_kernels, total_kernel
+from pathkernel_core.kernels import PathKernels
 from pathkernel_core.minimise import gp_limit, minimise_action
 from pathkernel_core.network import Network
 from pathkernel_core.order_parameter import (

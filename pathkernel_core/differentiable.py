@@ -43,8 +43,9 @@ from pathkernel_core.coordinates import (
     relative_factors,
 )
 from pathkernel_core.errors import CloseMinimaWarning
+from pathkernel_core.input_moments import posterior_moments
 from pathkernel_core.kernel_packing import packed_kernels, paths_of
-from pathkernel_core.kernels import PathKernels, posterior_moments
+from pathkernel_core.kernels import PathKernels
 from pathkernel_core.minimise import minimise_action
 from pathkernel_core.network import Network
 from pathkernel_core.pair_kernels import KernelPosterior, PairSpace

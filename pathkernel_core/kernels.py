@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, Literal, cast, get_args
+from typing import Literal, cast, get_args
 
 import numpy as np
 
@@ -15,7 +15,6 @@ from pathkernel_core.backend import (
     compiled,
     from_host,
     library_name,
-    not_overflown,
     real_floating,
     to_host,
 )
@@ -23,20 +22,19 @@ from pathkernel_core.branch_kernels import BranchKernelSpace, branch_kernel_spac
 from pathkernel_core.branch_spaces import BranchFeatureSpace, BranchSpace, branch_space
 from pathkernel_core.costs import Sizes, cheapest_form, evaluation_seconds
 from pathkernel_core.errors import NotPositiveDefiniteError
+from pathkernel_core.input_moments import covariances, inputs_span, posterior_moments, rotated
 from pathkernel_core.kernel_packing import check_size, pair_space
 from pathkernel_core.kernel_space import KernelSpace
 from pathkernel_core.label_spectrum import LabelSpectrum
 from pathkernel_core.network import Network
 from pathkernel_core.notebook import table
 from pathkernel_core.pair_kernels import KernelPosterior, PairSpace
-from pathkernel_core.products import matmul, vecdot
 from pathkernel_core.scalars import positive
 from pathkernel_core.spaces import (
     ExampleSpace,
     FeatureSpace,
     Posterior,
     Space,
-    per_output,
 )
 from pathkernel_core.statistics import SufficientStatistics, check_examples
 
@@ -96,9 +94,9 @@ class PathKernels:
                 f'space must be "auto", "examples", "features" or "kernels", not {space!r}'
             )
         # wider inputs than vectors: the N_0 × N_0 eigenproblem would cost more than evaluations do
-        basis = _span(xi, xp) if width <= examples * paths else None
+        basis = inputs_span(xi, xp) if width <= examples * paths else None
         if basis is not None:
-            xi = compiled(_rotated, xp)(xi, basis)
+            xi = compiled(rotated, xp)(xi, basis)
         sizes = Sizes(examples, paths, xi.shape[2], labels.shape[1])
         if space == "auto":
             space = cheapest_form(sizes)
@@ -482,7 +480,7 @@ class PathKernels:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Mean (P, C) and covariance of the outputs (P, C, C) at the training examples xi."""
         xp = array_namespace(xi=xi, training=self.array)
-        mean, covariance = compiled(_covariances, xp, static=("explained",))(
+        mean, covariance = compiled(covariances, xp, static=("explained",))(
             xi,
             from_host(factor, xi),
             posterior.weights,
@@ -491,73 +489,6 @@ class PathKernels:
             explained=posterior.explained,
         )
         return to_host(mean), to_host(covariance)
-
-
-def posterior_moments(
-    posterior: Posterior, factor: Array, xi: Array, basis: Array | None = None
-) -> tuple[Array, Array]:
-    """Mean and variance (Eq. 29, 30) of new examples xi (P_new, n, N_0), (P_new, C) each.
-
-    The posterior belongs to the factor (n·C, n·C); its training examples were rotated into the
-    basis (N_0, rank).
-    """
-    evaluate = compiled(_moments, array_namespace(xi=xi), static=("explained",))
-    return evaluate(
-        xi, factor, posterior.weights, basis, posterior.arrays, explained=posterior.explained
-    )
-
-
-def path_kernel(xi: Array, xi_dual: Array, path: int, path_dual: int) -> Array:
-    """Kernel of a pair of paths, C = ξ^π(x)·ξ^π'(x')/N_0, shape (P, P')."""
-    xp, xi, xi_dual = _check_pair(xi, xi_dual)
-    transposed = xp.matrix_transpose(xi_dual[:, path_dual, :])
-    with np.errstate(all="ignore"):
-        kernel = matmul(xi[:, path, :], transposed) / xi.shape[-1]
-    return not_overflown("the kernel", kernel, "rescale xi")
-
-
-def same_path_kernels(xi: Array) -> Array:
-    """Kernels of every path with itself, shape (n, P, P)."""
-    xp, xi, _ = _check_pair(xi, xi)
-    by_path = xp.permute_dims(xi, (1, 0, 2))
-    with np.errstate(all="ignore"):
-        kernels = matmul(by_path, xp.matrix_transpose(by_path)) / xi.shape[-1]
-    return not_overflown("the kernels", kernels, "rescale xi")
-
-
-def total_kernel(
-    xi: Array, order_parameter: Array, xi_dual: Array | None = None, variance: float = 1.0
-) -> Array:
-    """Total kernel K = (σ²_0/n) Σ U_ππ' C_ππ' of one output (Eq. 10), shape (P, P').
-
-    Parameters
-    ----------
-    xi : array, shape (P, n, N_0)
-        Attentioned inputs.
-    order_parameter : array, shape (n, n) or (n,)
-        Order parameter U, or the diagonal u of independent branches; with skip connections, the
-        result of :func:`pathkernel_core.order_parameter.scaled_order_parameter`.
-    xi_dual : array, shape (P', n, N_0), optional
-        Second set of attentioned inputs; by default the first.
-    variance : float
-        Prior variance σ²_0 of the projection.
-    """
-    xp, xi, xi_dual = _check_pair(xi, xi if xi_dual is None else xi_dual)
-    _, paths, width = xi.shape
-    matrix = to_host(order_parameter)
-    shape = (paths,) * max(1, min(matrix.ndim, 2))
-    matrix = from_host(real_floating("order_parameter", matrix, shape), xi)
-    with np.errstate(all="ignore"):
-        mixed = matrix[:, None] * xi if matrix.ndim == 1 else matmul(matrix, xi)
-        mixed = xp.reshape(mixed, (xi.shape[0], -1)) * (variance / (paths * width))
-        kernel = matmul(mixed, xp.matrix_transpose(xp.reshape(xi_dual, (xi_dual.shape[0], -1))))
-    return not_overflown("the kernel", kernel, "rescale xi, U or the variance")
-
-
-def _check_pair(xi: Array, xi_dual: Array) -> tuple[Any, Array, Array]:
-    xp = array_namespace(xi=xi, xi_dual=xi_dual)
-    xi = real_floating("xi", xi, ("P", "n", "N_0"))
-    return xp, xi, real_floating("xi_dual", xi_dual, ("P'", *xi.shape[1:]))
 
 
 def _feature_space(statistics: SufficientStatistics, input_width: int) -> FeatureSpace:
@@ -570,109 +501,6 @@ def _feature_space(statistics: SufficientStatistics, input_width: int) -> Featur
 
 def _divided(gram: Array, projections: Array, scale: float, root: float) -> tuple[Array, Array]:
     return gram / scale, projections / root
-
-
-def _moments(
-    xi: Array,
-    factor: Array,
-    weights: Array,
-    basis: Array | None,
-    arrays: tuple[Array, ...],
-    *,
-    explained: Callable[..., Array],
-) -> tuple[Array, Array]:
-    xp = array_namespace(xi=xi)
-    mean = predictor_mean(xi, weights, basis)
-    prior, mixed = _prior_variance(xi, factor, basis)
-    # rounding may leave -1e-17 where the examples determine the output
-    variance = xp.clip(prior - explained(mixed, *arrays), min=0.0)
-    return mean, xp.reshape(variance, mean.shape)
-
-
-def _covariances(
-    xi: Array,
-    factor: Array,
-    weights: Array,
-    basis: Array | None,
-    arrays: tuple[Array, ...],
-    *,
-    explained: Callable[..., Array],
-) -> tuple[Array, Array]:
-    """Mean (P, C) and covariance of the outputs (P, C, C)."""
-    xp = array_namespace(xi=xi)
-    outputs = weights.shape[0] // xi.shape[1]
-    _, mixed = _prior_variance(xi, factor, basis)
-    by_output = [mixed[output::outputs, ...] for output in range(outputs)]
-
-    def variance(rows: Array) -> Array:
-        return xp.sum(rows**2, axis=(1, 2)) - explained(rows, *arrays)
-
-    # spaces give variances only, which is enough: with s = f_c + f_d and d = f_c − f_d,
-    # Cov(f_c, f_d) = [Var s − Var d] / 4
-    pairs = {}
-    for c, row in enumerate(by_output):
-        pairs[c, c] = variance(row)
-        for d, column in enumerate(by_output[:c]):
-            pairs[c, d] = pairs[d, c] = (variance(row + column) - variance(row - column)) / 4
-    covariance = xp.stack([pairs[pair] for pair in sorted(pairs)], axis=1)
-    covariance = xp.reshape(covariance, (-1, outputs, outputs))
-    return predictor_mean(xi, weights, basis), covariance
-
-
-def predictor_mean(xi: Array, weights: Array, basis: Array | None) -> Array:
-    """Φ(x) · weights, (P, C), as one product."""
-    xp = array_namespace(xi=xi)
-    examples, paths, width = xi.shape
-    if basis is not None:  # the weights are turned back, and not all new examples forth
-        weights = matmul(weights, xp.matrix_transpose(basis))
-    by_output = xp.permute_dims(xp.reshape(weights, (paths, -1, width)), (0, 2, 1))
-    by_output = xp.reshape(by_output, (paths * width, -1)) / math.sqrt(width * paths)
-    return matmul(xp.reshape(xi, (examples, paths * width)), by_output)
-
-
-def _prior_variance(xi: Array, factor: Array, basis: Array | None) -> tuple[Array, Array]:
-    """Prior variance of each row, and the mixed features."""
-    xp = array_namespace(xi=xi)
-    full = per_output(xi, factor.shape[0] // xi.shape[1])
-    scaled = factor / math.sqrt(xi.shape[1] * xi.shape[2])
-    if factor.ndim == 1:  # the square roots of a diagonal U
-        mixed = scaled[:, None] * full
-    else:
-        mixed = matmul(xp.matrix_transpose(scaled), full)
-    # before the rotation: new examples have a prior variance outside the training inputs' span, too
-    flat = xp.reshape(mixed, (mixed.shape[0], -1))
-    return vecdot(flat, flat), mixed if basis is None else _rotated(mixed, basis)
-
-
-def _span(xi: Array, xp: Any) -> Array | None:
-    """Orthonormal basis of the inputs' span, if it saves at least a tenth of the dimensions."""
-    values, vectors = compiled(_principal_axes, xp)(xi)
-    values, width = to_host(values), xi.shape[2]
-    rank = int((values > values[-1] * width * np.finfo(values.dtype).eps).sum())
-    if not 0 < rank <= 0.9 * width:  # otherwise not worth that results differ by rounding
-        return None
-    return xp.astype(vectors[:, width - rank :], xi.dtype)
-
-
-def _principal_axes(xi: Array) -> tuple[Array, Array]:
-    """Eigenvalues and eigenvectors of the second moment Σ ξξᵀ over examples and paths.
-
-    Always in float64, where the squared rounding of single-precision inputs stays below a weak
-    signal.
-    """
-    xp = array_namespace(xi=xi)
-    double = xp.astype(xp.reshape(xi, (-1, xi.shape[2])), xp.float64, copy=False)
-    moment = matmul(xp.matrix_transpose(double), double)
-    # without a basis in case of overflow: the energy then reports it
-    finite = xp.all(xp.isfinite(moment))
-    values, vectors = xp.linalg.eigh(xp.where(finite, moment, xp.zeros_like(moment)))
-    return values, vectors
-
-
-def _rotated(xi: Array, basis: Array) -> Array:
-    xp = array_namespace(xi=xi)
-    rows = matmul(xp.reshape(xi, (-1, xi.shape[2])), basis)
-    return xp.reshape(rows, (*xi.shape[:2], basis.shape[1]))
 
 
 def _host_cholesky(name: str, matrix: np.ndarray) -> np.ndarray:

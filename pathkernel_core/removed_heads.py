@@ -19,7 +19,8 @@ import numpy as np
 
 from pathkernel_core.continuation import minimise_from
 from pathkernel_core.heads import Head, kept_heads
-from pathkernel_core.kernels import PathKernels, total_kernel
+from pathkernel_core.input_kernels import total_kernel
+from pathkernel_core.kernels import PathKernels
 from pathkernel_core.network import Network
 
 Predictor = Callable[[np.ndarray], np.ndarray]

@@ -24,7 +24,9 @@ from pathkernel_core.backend import (
     to_host,
 )
 from pathkernel_core.branches import coordinates_of
-from pathkernel_core.kernels import PathKernels, predictor_mean, total_kernel
+from pathkernel_core.input_kernels import total_kernel
+from pathkernel_core.input_moments import predictor_mean
+from pathkernel_core.kernels import PathKernels
 from pathkernel_core.network import Network
 from pathkernel_core.notebook import matrix, table
 from pathkernel_core.order_parameter import head_scores, scaled_order_parameter, skip_scores

@@ -9,7 +9,7 @@ import numpy as np
 
 from pathkernel_core.analysis import Analysis, Situation, Variable
 from pathkernel_core.backend import to_host
-from pathkernel_core.kernels import same_path_kernels, total_kernel
+from pathkernel_core.input_kernels import same_path_kernels, total_kernel
 from pathkernel_core.order_parameter import scaled_order_parameter
 
 EXAMPLES = 50

@@ -9,7 +9,7 @@ import xarray as xr
 
 from pathkernel_core.average_case import average_case_error, feature_spectrum, kernel_spectrum
 from pathkernel_core.backend import Array, to_host
-from pathkernel_core.kernels import total_kernel
+from pathkernel_core.input_kernels import total_kernel
 from pathkernel_core.network import Network
 from pathkernel_core.order_parameter import scaled_order_parameter
 from pathkernel_core.progress import Progress, Report

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import pathkernel_core as pk
 from pathkernel_core.coordinates import ChainCoordinates
-from pathkernel_core.kernels import total_kernel
+from pathkernel_core.input_kernels import total_kernel
 from pathkernel_core.minima import concavity, may_have_several
 from pathkernel_core.order_parameter import scaled_order_parameter
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import pathkernel_core as pk
-from pathkernel_core.kernels import total_kernel
+from pathkernel_core.input_kernels import total_kernel
 from pathkernel_core.predictor import kernel_task_alignment
 
 
