@@ -163,7 +163,7 @@ def branch_kernel_space(kernels: Array, labels: Array) -> BranchKernelSpace:
     if elements > MOST_KERNELS:
         raise ValueError(
             f"the kernels of {shape[0]} branches between {shape[1]} examples have {elements:.2g} "
-            f"elements, {elements / 2**27:.0f} GiB in float64, more than {MOST_KERNELS:.2g}; take "
+            f"elements, {elements / 2**27:.2g} GiB in float64, more than {MOST_KERNELS:.2g}; take "
             "fewer branches or examples, or give their inputs to PathKernels"
         )
     kernels = real_floating("kernels", kernels, ("n", "P", "P"))
