@@ -72,14 +72,16 @@ def paths_of(kernels: Array) -> int:
     return paths
 
 
-def check_size(paths: int, examples: int, outputs: int) -> None:
+def check_size(
+    paths: int, examples: int, outputs: int, remedy: str = "take fewer paths or examples"
+) -> None:
     """Raise a ValueError if the kernels of all pairs of paths are too large for memory."""
     elements = Sizes(examples, paths, 1, outputs).kernel_elements
     if elements > MOST_KERNELS:
         raise ValueError(
             f"the kernels of all pairs of {paths} paths between {examples} examples have "
             f"{elements:.2g} elements, {elements / 2**27:.2g} GiB in float64, more than "
-            f"{MOST_KERNELS:.2g}; take fewer paths or examples"
+            f"{MOST_KERNELS:.2g}; {remedy}"
         )
 
 

@@ -101,7 +101,7 @@ class PathKernels:
         if space == "auto":
             space = cheapest_form(sizes)
         if space == "kernels":
-            check_size(paths, examples, labels.shape[1])
+            check_size(paths, examples, labels.shape[1], 'set space="auto"')
         form: ExampleSpace | FeatureSpace
         if space == "features":
             form = _feature_space(SufficientStatistics.of(xi, labels), width)
