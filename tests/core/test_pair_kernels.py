@@ -23,7 +23,10 @@ def kernels_of(xi, dual):
     return np.einsum("api,bqi->pqab", xi, dual) / xi.shape[-1]
 
 
-@pytest.fixture(params=NETWORKS)
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("skip", "infinite")]
+
+
+@pytest.fixture(params=["outputs", *SLOW])
 def pair(request, library, generator):
     """The same problem by inputs and by kernels, with new examples of both."""
     network = NETWORKS[request.param]

@@ -3,16 +3,19 @@
 import numpy as np
 import pytest
 
-import pathkernel_core as pk
-from pathkernel_sampling.corrections import next_order, predict_next_order
-from pathkernel_sampling.models import build_model
+jax = pytest.importorskip("jax")
+pytest.importorskip("blackjax")
+
+import pathkernel_core as pk  # noqa: E402
+from pathkernel_sampling.corrections import next_order, predict_next_order  # noqa: E402
+from pathkernel_sampling.models import build_model  # noqa: E402
 
 
 def kernels_of(xi, dual):
     return np.einsum("api,bqi->pqab", xi, dual) / xi.shape[-1]
 
 
-@pytest.fixture(params=[1, 2])
+@pytest.fixture(params=[2, pytest.param(1, marks=pytest.mark.slow)])
 def examples(request):
     """Network, inputs, labels, new inputs and their kernels, of one and two outputs."""
     outputs = request.param
@@ -41,7 +44,6 @@ def test_next_order_is_that_of_inputs(examples):
 
 @pytest.mark.parametrize("name", ["order-parameter", "collapsed"])
 def test_models_are_those_of_inputs(name, examples):
-    jax = pytest.importorskip("jax")
     network, xi, labels, new, pair = examples
     expected, actual = (
         build_model(name, given, labels, network, 0.3) for given in (xi, kernels_of(xi, xi))
