@@ -123,9 +123,14 @@ class BranchCoordinates:
         factors: Sequence[np.ndarray],
         energy_gradient: np.ndarray,
     ) -> float:
-        """Largest derivative of the action per N with respect to a u_l."""
+        """Largest derivative of the action per N with respect to a u_l, or u_l/σ² times it.
+
+        The latter for branches below the prior: near u = 0 the derivative has the unit 1/u, and
+        would hold up a minimum at which a branch is silent.
+        """
         u = factors[0][self._free] ** 2
         slopes = energy_gradient[self._free] + self._weights * np.expm1(2 * coordinates) / u
+        slopes = slopes * np.minimum(1.0, u / self._variance)
         return float(np.abs(slopes).max(initial=0.0))
 
     def is_symmetric(self, coordinates: np.ndarray) -> bool:

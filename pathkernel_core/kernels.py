@@ -448,11 +448,11 @@ class PathKernels:
             )
         if not needs_own:
             return
-        shape = tuple(getattr(own, "shape", ()))
-        if shape != actual[:-1]:
+        shape = "is missing" if own is None else f"has {tuple(own.shape)}"
+        if own is None or tuple(own.shape) != actual[:-1]:
             raise ValueError(
                 "own must have the kernels of every new example with itself, of shape "
-                f"{actual[:-1]}, but has {shape}; for the mean alone call predict_mean(cross)"
+                f"{actual[:-1]}, but {shape}; for the mean alone call predict_mean(cross)"
             )
         array_namespace(cross=xi, own=own)
 

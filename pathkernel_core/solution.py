@@ -109,7 +109,8 @@ class Solution:
     evaluations, iterations : int
         Evaluations of the energy, and accepted steps.
     gradient_norm : float
-        Largest entry of the gradients ∂(S/N)/∂U of all order parameters.
+        Largest entry of the gradients ∂(S/N)/∂U of all order parameters; of independent branches
+        with u_l below σ² times u_l/σ².
     action_history, gradient_history : arrays, shape (iterations + 1,)
         Action per width and gradient norm at the start and after each step.
     network, problem, temperature

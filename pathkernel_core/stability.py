@@ -95,7 +95,7 @@ class ActionHessian:
         self._point = self.coordinates.from_factors(factors)
         self._relative = self.coordinates.relative_factors(self._point)
         self._factors = self.coordinates.factors(self._relative)
-        self._scales = math.sqrt(self.network.variances[0]) * self.network.path_scales[:, None]
+        self._scales = math.sqrt(self.network.kernel_variance) * self.network.path_scales[:, None]
         factor = self._scales * self._factors[0]
         form = cast("ExampleSpace | FeatureSpace | PairSpace", problem.form)
         with blas_threads_for(problem.evaluation_seconds):

@@ -85,7 +85,7 @@ def path_kernels(
     ValueError
         If a shape does not fit, an array holds NaN or infinity, a kernel overflows or has another
         shape, the name of a kernel is unknown, or the kernels of the training examples are more
-        than :meth:`PathKernels.from_kernels` takes.
+        than :meth:`PathKernels.from_kernels` takes for one output.
     TypeError
         If the arrays are of different libraries or devices.
     TooLargeError
@@ -127,7 +127,9 @@ def path_kernels(
         xp = array_namespace(inputs=inputs, new=new)
         new = real_floating("new", new, ("P*", "M", inputs.shape[2]))
         names = ("new", "layers" if new_layers is None else "new_layers")
-        of_new = Contraction.of(new, new_layers or layers, readout, skips, names)
+        of_new = Contraction.of(
+            new, layers if new_layers is None else new_layers, readout, skips, names
+        )
         rows = new.shape[0]
         if of_new.n_paths != contraction.n_paths:
             raise ValueError(

@@ -75,7 +75,7 @@ class TotalKernels(SamePathKernels):
             count = min(EXAMPLES, situation.xi.shape[0])
             return {"total_kernel": np.full((count, count), np.nan)}
         weights = scaled_order_parameter(situation.network, situation.solution.order_parameter)
-        variance = situation.network.variances[0]
+        variance = situation.network.kernel_variance
         return {
             "total_kernel": total_kernel(_stored_examples(situation)[0], weights, variance=variance)
         }

@@ -193,7 +193,7 @@ def refit_gains(
 
     A gain multiplies the output of a head. Its prior is normal about 1, and its posterior that of
     the linearised model, given the examples, in two steps. Whoever chose the heads, this lowers
-    the loss where many are off.
+    the loss where many are off; a step that raises it on these examples is shortened or left out.
 
     Parameters
     ----------

@@ -37,7 +37,7 @@ def gradient_scores(
 
     This is the importance of Michel, Levy and Neubig (NeurIPS 2019), who divide it by its ℓ2 norm
     over the heads of a layer. It takes one forward and one backward pass, and another backward pass
-    of the first batch, by which losses are seen not to depend on other examples.
+    of the first batch, to check that losses do not depend on other examples.
 
     Parameters
     ----------
@@ -162,13 +162,16 @@ def _slopes(losses: Tensor, factors: list[Tensor], *, is_tested: bool) -> np.nda
 
     Raises a CaptureError if it is tested whether examples interact, and they do.
     """
-    columns, slopes = losses.reshape(len(losses), -1).unbind(dim=1), []
+    values, slopes = losses.reshape(len(losses), -1), []
+    columns = values.unbind(dim=1)
     for number, column in enumerate(columns, start=1):
         # examples do not interact, so that a factor's gradient is that of its example
         keeps = is_tested or number < len(columns)
         by_layer = derivatives(column.sum(), factors, name="loss", keeps_graph=keeps)
         slopes.append(np.concatenate(list(map(host_array, by_layer)), axis=1))
-    if is_tested and examples_interact(columns[-1], factors, name="loss", slopes=by_layer):
+    # of a single column the derivatives are known; of several a random sum tells
+    known = by_layer if len(columns) == 1 else None
+    if is_tested and examples_interact(values, factors, name="loss", slopes=known):
         raise CaptureError(
             "loss gives losses that depend on other examples of their batch, as a contrastive loss "
             "does, or in another order, so that gradients by example are not defined; take "

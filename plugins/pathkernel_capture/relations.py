@@ -2,7 +2,7 @@
 
 The derivative of a sum over examples by a gain of each example is that of the example, if none
 depends on the gains of others. In contrastive losses, in-batch softmax or outputs less their mean
-over the batch every row depends on all examples. Their derivatives are not told by shapes.
+over the batch every row depends on all examples. Shapes do not show which case holds.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def theory_rises(
         raise ValueError("train and validation must have labels of one output, shape (P,)")
     fixed = FixedKernels(
         *(train.xi, train.labels, scaled_order_parameter(network, solution.order_parameter)),
-        *(solution.temperature, network.variances[0]),
+        *(solution.temperature, network.kernel_variance),
     )
     predictions = PREDICTIONS if equilibrate else PREDICTIONS[:2]
     heads = every_head(network.heads)

@@ -19,6 +19,12 @@ TRIALS = 3
 STEPS = 2
 """Linearised steps of a refit; thirty of Adam on the loss itself find no better gains."""
 
+DAMPING = (0.0, 10.0, 100.0, 1000.0)
+"""Damping of a step, in units of the precision of the prior, tried until the loss confirms it."""
+
+ROUNDING = 0.01
+"""Relative rise of the loss by a step that is no rise: two digits of half precision."""
+
 
 class GainNetwork(Protocol):
     """A network on some examples, with a gain in front of the output of every head."""
@@ -70,13 +76,24 @@ def refit(
     """Refit all gains that are not 0, in linearised steps, from the gains given.
 
     Returns the loss to second order about the gains so found. ``report`` is called with a Progress
-    before every step.
+    before every step. A step that
+    makes the posterior density of the gains smaller is shortened, or left out.
     """
     for step in range(steps):
         report(Progress(step, steps, "refitting gains"))
-        form = network.form(gains)
-        form = form.moved(form.refitted(gains != 0, prior_variance))
+        form = _stepped(network, network.form(gains), prior_variance)
         gains = form.gains
+    return form
+
+
+def _stepped(network: GainNetwork, form: LossForm, prior_variance: float) -> LossForm:
+    """The form about refitted gains, after one linearised step that the network itself confirms."""
+    # where a softmax is saturated its curvature is next to 0, and the linearised step far too long
+    cost = form.cost((1 + ROUNDING) * form.loss, form.gains, prior_variance)
+    for damping in DAMPING:
+        gains = form.refitted(form.gains != 0, prior_variance, damping)
+        if form.cost(network.loss(gains), gains, prior_variance) < cost:
+            return form.moved(gains)
     return form
 
 
@@ -122,8 +139,8 @@ def choose(
         form = network.form(gains)
         whole = form.loss if not heads else whole
         if refits and heads:
-            # these derivatives tell those at the refitted gains, too: no further pass
-            form = form.moved(form.refitted(gains != 0, prior_variance))
+            # these derivatives tell those at the refitted gains, too: one pass, which confirms them
+            form = _stepped(network, form, prior_variance)
         size, missing = -(-int(np.count_nonzero(gains)) // PART), count - len(heads)
         size = missing if missing <= 1.5 * size else size
         rises, may_go = form.rises(), form.gains != 0
@@ -140,8 +157,11 @@ def choose(
         renewed += [not number for number in range(len(chosen))]
     if not refits:
         return GainChoice(heads, expected, renewed, gains, whole, expected[-1])
-    # these gains have been refitted before: one step more
-    form = refit(network, gains, prior_variance, steps=1, report=report)
+    # these gains have been refitted before: one step more, unless they have become a burden
+    plain = (gains != 0).astype(float)
+    is_worse = network.loss(gains) > network.loss(plain)
+    start, steps = (plain, STEPS) if is_worse else (gains, 1)
+    form = refit(network, start, prior_variance, steps=steps, report=report)
     return GainChoice(heads, expected, renewed, form.gains, whole, form.loss)
 
 

@@ -67,7 +67,12 @@ class LossForm:
         loss = self.loss + float(self.gradient @ step + 0.5 * step @ self.form @ step)
         return replace(self, gains=gains, loss=loss, gradient=self.gradient + self.form @ step)
 
-    def refitted(self, left: np.ndarray, prior_variance: float) -> np.ndarray:
+    def cost(self, loss: float, gains: np.ndarray, prior_variance: float) -> float:
+        """−ln of the posterior density of gains (H,) with a mean loss, up to a constant."""
+        prior = np.sum((gains - 1) ** 2) / (2 * prior_variance)
+        return self.examples / self.temperature * loss + float(prior)
+
+    def refitted(self, left: np.ndarray, prior_variance: float, damping: float = 0.0) -> np.ndarray:
         """Posterior mean of the gains of the heads that are left, given the examples, (H,).
 
         The prior of a gain is normal about 1 with a variance τ; the posterior is that of the
@@ -79,10 +84,12 @@ class LossForm:
             Heads whose gains are free; those of others stay.
         prior_variance : float
             Variance τ of the prior.
+        damping : float
+            Added curvature in units of 1/τ, for a shorter step (Levenberg).
         """
         weight = self.examples / self.temperature
         precision = weight * self.form[np.ix_(left, left)]
-        precision[np.diag_indices_from(precision)] += 1 / prior_variance
+        precision[np.diag_indices_from(precision)] += (1 + damping) / prior_variance
         force = weight * self.gradient[left] + (self.gains[left] - 1) / prior_variance
         gains = self.gains.copy()
         gains[left] -= np.linalg.solve(precision, force)

@@ -120,7 +120,7 @@ def _spectra(
 ) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
     """Spectrum of the kernel on some examples, as a function of the order parameter."""
     count, paths, width = xi.shape
-    variance = network.variances[0]
+    variance = network.kernel_variance
 
     def of_kernel(order_parameter: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         weights = scaled_order_parameter(network, order_parameter)

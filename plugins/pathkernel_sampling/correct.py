@@ -73,7 +73,7 @@ def corrected(study: StoredStudy, point: Point) -> xr.Dataset:
         )
         for predictions in (
             [solution.predict(xi) for xi in tests],
-            [predict_next_order(solution, xi, correction) for xi in tests],
+            [predict_next_order(solution, xi, correction=correction) for xi in tests],
         )
     )
     # of the predictive density, mean and variance do not give the next order

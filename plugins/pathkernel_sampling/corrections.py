@@ -23,7 +23,7 @@ import numpy as np
 from scipy.linalg import solve_triangular
 
 from pathkernel_core.backend import array_namespace, to_host
-from pathkernel_core.coordinates import ChainCoordinates
+from pathkernel_core.coordinates import ChainCoordinates, check_shared
 from pathkernel_core.errors import PrecisionError
 from pathkernel_core.network import Network
 from pathkernel_core.solution import Prediction, Solution, Status
@@ -167,8 +167,9 @@ def next_order(solution: Solution) -> Correction:
 def predict_next_order(
     solution: Solution,
     xi: np.ndarray,
-    correction: Correction | None = None,
     own: np.ndarray | None = None,
+    *,
+    correction: Correction | None = None,
 ) -> Prediction:
     """Predictor's mean and variance on new examples to next order in 1/N.
 
@@ -184,11 +185,11 @@ def predict_next_order(
         As for :func:`next_order`.
     xi : array, shape (P_new, n, N_0)
         Attentioned inputs of the new examples, in the solution's array library.
-    correction : Correction, optional
-        Of this solution, if it is computed already.
     own : array, shape (n, n, P_new), optional
         For a problem of given kernels, as for ``Solution.predict``; ``xi`` then has the kernels
         (n, n, P_new, P) of new and training examples.
+    correction : Correction, optional
+        Of this solution, if it is computed already.
 
     Returns
     -------
@@ -241,6 +242,7 @@ def _check(solution: Solution) -> None:
             f"{solution.status.value}; solve again with minimise_action"
         )
     network = solution.network
+    check_shared(network)
     if math.isinf(network.widths[0]):
         raise ValueError(
             "width N_0 is infinite, so that U has no density to expand; use a "

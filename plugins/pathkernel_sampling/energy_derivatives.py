@@ -30,7 +30,7 @@ class EnergyDerivatives:
 
     def __init__(self, solution: Solution):
         network, problem = solution.network, solution.problem
-        scales = math.sqrt(network.variances[0]) * network.path_scales
+        scales = math.sqrt(network.kernel_variance) * network.path_scales
         source = _GivenKernels if problem.is_of_kernels else _Features
         self._training: _GivenKernels | _Features = source(problem, scales)
         self._order_parameter = u = to_host(solution.order_parameter).astype(float)

@@ -149,7 +149,7 @@ class Likelihood:
     def __init__(self, problem: PathKernels, network: Network, temperature: float):
         self.temperature = jnp.asarray(float(temperature))
         array_namespace(temperature=self.temperature)
-        scales = np.sqrt(network.variances[0]) * network.path_scales
+        scales = np.sqrt(network.kernel_variance) * network.path_scales
         self.deviation = jnp.asarray(scales[:, None])
         self.problem = jax.tree.map(jnp.asarray, problem)
 

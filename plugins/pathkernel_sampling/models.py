@@ -14,7 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import gammaln
 
-from pathkernel_core.coordinates import ChainCoordinates, Level, chain_factors, lower_trapezoid
+from pathkernel_core.coordinates import (
+    ChainCoordinates,
+    Level,
+    chain_factors,
+    check_shared,
+    lower_trapezoid,
+)
 from pathkernel_core.hooks import unknown_name
 from pathkernel_core.kernels import PathKernels
 from pathkernel_core.network import Network
@@ -308,6 +314,7 @@ def build_model(
     """
     if name not in MODELS:
         raise ValueError(unknown_name("model", name, MODELS))
+    check_shared(network)
     positive("temperature", temperature)
     xi, labels = np.asarray(xi, dtype=float), np.asarray(labels, dtype=float)
     of_kernels = xi.ndim == 4

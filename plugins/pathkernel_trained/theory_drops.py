@@ -31,7 +31,7 @@ def theory_drops(
     """
     data, network = point_data.data, point_data.network
     fixed = FixedKernels(
-        data.xi, data.labels, order_parameter, point_data.point.temperature, network.variances[0]
+        data.xi, data.labels, order_parameter, point_data.point.temperature, network.kernel_variance
     )
     problem = PathKernels(data.xi, data.labels)
     tests = {

@@ -16,8 +16,8 @@ from pathkernel_capture import (  # noqa: E402
     gradient_scores,
     refit_gains,
 )
-from pathkernel_capture import gains as gains_module  # noqa: E402
 from pathkernel_capture.gains import LiveNetwork  # noqa: E402
+from pathkernel_heads.loss_form import curved  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*examples are few:RuntimeWarning")
 EXAMPLES, TOKENS, WIDTH = 7, 3, 12
@@ -79,7 +79,7 @@ def classes_of(outputs):
 
 
 @pytest.mark.parametrize("name", JOINED)
-def test_derivatives_are_those_of_the_whole_batch(name, monkeypatch):
+def test_derivatives_are_those_of_the_whole_batch(name):
     model = Towers(HEADS.get(name, 4)).double()
     given = classes_of(JOINED[name])
     network = LiveNetwork(model, [drawn()], lambda batch: given(model, batch), CROSS)
@@ -89,8 +89,18 @@ def test_derivatives_are_those_of_the_whole_batch(name, monkeypatch):
         losses = [network.loss(1 + sign * step * np.eye(count)[head]) for sign in (1, -1)]
         slope = (losses[0] - losses[1]) / (2 * step)
         assert form.gradient[head] == pytest.approx(slope, abs=0.005 * abs(form.gradient).max())
-    monkeypatch.setattr(gains_module, "_method", lambda *_: "differences")
-    np.testing.assert_allclose(form.form, network.form(np.ones(count)).form)
+    # G = Σ Jᵀ B J of the whole batch, by differences of its outputs
+    moved, (z, y) = [], given(model, drawn())
+    for head in range(count):
+        sides = []
+        for sign in (1, -1):
+            with network._gains(1 + sign * step * np.eye(count)[head]):
+                sides.append(given(model, drawn())[0].detach())
+        moved.append((sides[0] - sides[1]) / (2 * step))
+    slopes = torch.stack(moved, dim=-1)
+    expected = (slopes[..., None] * curved(z.detach(), y, slopes)[..., None, :]).sum(dim=(0, 1))
+    expected = expected.numpy() / len(z)
+    np.testing.assert_allclose(form.form, expected, atol=0.03 * abs(expected).max())
 
 
 @pytest.mark.parametrize(
@@ -154,6 +164,19 @@ def test_gradients_by_example_are_refused(name, dtype):
         return
     with pytest.raises(CaptureError, match="losses that depend on other examples of their batch"):
         gradient_scores(model, batches, loss)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_every_column_of_a_loss_is_tested(is_first):
+    model = Towers().double()
+
+    def loss(batch):
+        z = each(model, batch)[:, 0]
+        columns = [(z - z.mean()) ** 2, z**2]
+        return torch.stack(columns if is_first else columns[::-1], dim=1)
+
+    with pytest.raises(CaptureError, match="losses that depend on other examples of their batch"):
+        gradient_scores(model, [drawn()], loss)
 
 
 @pytest.mark.parametrize("name", ["contrastive", "mean", "softmax", "pairs"])

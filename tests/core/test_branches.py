@@ -347,9 +347,14 @@ def test_kernels_of_branches_are_checked(exact, monkeypatch):
     for wrong, message in (
         (kernels[0], r"shape \(n, P, P\)"),
         (kernels + np.triu(kernels), "must be symmetric"),
+        (kernels + 1e-9 * np.triu(kernels) * [[[0]], [[0]], [[1]]], None),
+        (kernels * [[[1]], [[1e-10]], [[1]]] + 1e-10 * np.tri(30) * [[[0]], [[1]], [[0]]], "symm"),
         (kernels - 2 * np.eye(30) * [[[0]], [[1]], [[0]]], "positive semidefinite"),
         (kernels[:, 1:, 1:], "one label per example"),
     ):
+        if message is None:  # within rounding
+            make(wrong, labels)
+            continue
         with pytest.raises((ValueError, pk.NotPositiveDefiniteError), match=message):
             make(wrong, labels)
     with pytest.raises(ValueError, match="u_l would be a matrix"):
@@ -451,6 +456,18 @@ def test_networks_without_meaning_are_refused(arguments, message):
         pk.Network((3,), 5, shared="no")
 
 
+@pytest.mark.parametrize("width", [0.1, 1e-3])
+def test_a_narrow_silent_branch_converges(width):
+    """A branch without signal, whose u falls to nothing."""
+    generator = np.random.default_rng(3)
+    xi = generator.standard_normal((200, 3, 6))
+    labels = np.einsum("pbi,bi->p", xi[:, :2], generator.standard_normal((2, 6)))
+    labels = labels + 0.3 * generator.standard_normal(200)
+    solution = pk.minimise_action(pk.PathKernels(xi, labels), independent(3, width), 0.01)
+    assert solution.status.ok
+    assert solution.order_parameter[2] < 0.05 * solution.order_parameter[:2].min()
+
+
 def test_what_needs_a_chain_of_order_parameters_says_so():
     xi, labels = examples(3)
     solution = pk.minimise_action(pk.PathKernels(xi, labels), independent(3, 5), TEMPERATURE)
@@ -463,4 +480,13 @@ def test_what_needs_a_chain_of_order_parameters_says_so():
         pk.differentiable_solution(*arrays, solution.network, TEMPERATURE)
     with pytest.raises(ValueError, match="order_parameter must have shape"):
         pk.head_scores(solution.network, np.eye(3))
+    pytest.importorskip("blackjax")
+    from pathkernel_sampling.corrections import next_order
+    from pathkernel_sampling.models import build_model
+
+    for name in ("order-parameter", "collapsed", "weights"):
+        with pytest.raises(ValueError, match=r"independent branches \(shared=False\)"):
+            build_model(name, xi, labels, solution.network, TEMPERATURE)
+    with pytest.raises(ValueError, match=r"independent branches \(shared=False\)"):
+        next_order(solution)
     assert eval(repr(solution.network), {"Network": pk.Network}) == solution.network

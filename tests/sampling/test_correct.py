@@ -76,7 +76,7 @@ def test_the_store_keeps_what_the_expansion_gives(study, corrected):
         assert corrected[name].attrs["units"] in ("1", "nat")
     test = data.test_sets["test"]
     new = attentioned_inputs(test.inputs, data.layers, data.readout)
-    following = predict_next_order(solution, new, expected)
+    following = predict_next_order(solution, new, correction=expected)
     for name in ("predictor_mean", "predictor_variance"):
         before = getattr(solution.predict(new), name.removeprefix("predictor_"))
         after = getattr(following, name.removeprefix("predictor_"))

@@ -76,7 +76,10 @@ def errors(network, xi, labels, new, temperature):
     means = (weights * mean).sum((1, 2))
     total = (weights * (variance + mean**2)).sum((1, 2)) - means**2
     exact = evidence, (weights * u).sum(), means, total
-    leading, following = solution.predict(new), predict_next_order(solution, new, correction)
+    leading, following = (
+        solution.predict(new),
+        predict_next_order(solution, new, correction=correction),
+    )
     approximations = (
         (correction.log_evidence, solution.order_parameter, leading.mean, leading.variance),
         (
@@ -144,7 +147,7 @@ def test_without_data_the_prior_is_exact():
     correction = next_order(solution)
     np.testing.assert_allclose(correction.order_parameter_correction, 0, atol=1e-10)
     assert abs(correction.log_evidence_correction) < 1e-10
-    prediction = predict_next_order(solution, xi, correction)
+    prediction = predict_next_order(solution, xi, correction=correction)
     np.testing.assert_allclose(prediction.mean, 0, atol=1e-7)
     np.testing.assert_allclose(prediction.variance, solution.predict(xi).variance, rtol=1e-7)
 
@@ -246,7 +249,7 @@ def test_whole_tensors_in_other_coordinates():
     np.testing.assert_allclose(entries, change[:3], rtol=1e-6, atol=1e-8)
     np.testing.assert_allclose(none[:3], 0, atol=1e-12)
     mean, square, variance = change[3:].reshape(3, -1)
-    following = predict_next_order(solution, new, correction)
+    following = predict_next_order(solution, new, correction=correction)
     np.testing.assert_allclose(following.mean - saddle.mean, mean, rtol=1e-5, atol=1e-8)
     total = variance + square - 2 * saddle.mean * mean
     np.testing.assert_allclose(following.variance - saddle.variance, total, rtol=1e-5, atol=1e-8)
@@ -283,7 +286,7 @@ def test_all_spaces_agree(outputs):
             solution = solve(network, xi, labels, 0.2, space)
             correction = next_order(solution)
             corrections.append(
-                vars(correction) | vars(predict_next_order(solution, new, correction))
+                vars(correction) | vars(predict_next_order(solution, new, correction=correction))
             )
         one, *others = corrections
         for name, two in itertools.product(one, others):
@@ -374,7 +377,10 @@ def test_the_exact_hierarchy(network, evidence_bound, fraction):
     assert evidence_error < 0.01
     assert abs(evidence - correction.log_evidence) > 0.2
     assert abs(evidence - correction.next_log_evidence) < 4 * evidence_error + evidence_bound
-    leading, following = solution.predict(new), predict_next_order(solution, new, correction)
+    leading, following = (
+        solution.predict(new),
+        predict_next_order(solution, new, correction=correction),
+    )
     f, v = predictor_given(u, network, xi, labels, new, 0.2)
     mean, _ = weighted(weights, f)
     for name, values, before, after in (

@@ -36,8 +36,8 @@ def test_next_order_is_that_of_inputs(examples):
     corrections = [next_order(solution) for solution in (expected, actual)]
     sizes = [correction.order_parameter_correction for correction in corrections]
     np.testing.assert_allclose(*sizes, atol=1e-8 * abs(sizes[0]).max())
-    by_inputs = predict_next_order(expected, new, corrections[0])
-    by_kernels = predict_next_order(actual, cross, corrections[1], own)
+    by_inputs = predict_next_order(expected, new, correction=corrections[0])
+    by_kernels = predict_next_order(actual, cross, own, correction=corrections[1])
     np.testing.assert_allclose(by_kernels.mean, by_inputs.mean, atol=1e-8)
     np.testing.assert_allclose(by_kernels.variance, by_inputs.variance, atol=1e-8)
 
