@@ -148,7 +148,7 @@ class Contraction:
             if isinstance(ungated, Attention) and ungated.omega.shape[0] != inputs.shape[0]:
                 raise ValueError(
                     f"{of_layers}[{index}].omega holds {ungated.omega.shape[0]} examples, "
-                    f"but {of_inputs} holds {inputs.shape[0]}"
+                    f"but {of_inputs} holds {inputs.shape[0]}; give the attention of these examples"
                 )
         skipped = [skip is not None for skip in skips_of_layers(skips, len(layers))]
         for number, (layer, skip) in enumerate(zip(layers, skipped), start=1):

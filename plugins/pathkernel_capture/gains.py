@@ -239,7 +239,8 @@ def checked_outputs(given: Any, loss: LossName) -> tuple[Tensor, Tensor]:
         if targets.shape != outputs.shape:
             raise ValueError(
                 f"outputs gives shape {tuple(outputs.shape)}, but targets of "
-                f"{tuple(targets.shape)}; the squared error needs a target for every number"
+                f"{tuple(targets.shape)}; the squared error needs a target for every number; "
+                'for classes set loss="cross-entropy"'
             )
         targets = targets.double().reshape(len(outputs), -1)
         if not targets.isfinite().all():
