@@ -72,7 +72,13 @@ KERNELS = {
 }
 
 
-@pytest.mark.parametrize("kernel", KERNELS, ids=["linear", "relu", "erf", "callable"])
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        pytest.param(kernel, id=name, marks=[pytest.mark.slow] if name == "erf" else [])
+        for kernel, name in zip(KERNELS, ["linear", "relu", "erf", "callable"])
+    ],
+)
 def test_kernels_sum_over_pairs_of_tokens(library, generator, monkeypatch, kernel):
     inputs, omegas = drawn(generator)
     layers = [pk.Attention(library.array(omega)) for omega in omegas]
@@ -133,7 +139,7 @@ def test_single_precision_stays(library, generator):
     np.testing.assert_allclose(library.numpy(kernels), exact, atol=3e-6)
 
 
-@pytest.mark.parametrize("name", ["jax", "torch"])
+@pytest.mark.parametrize("name", [pytest.param("jax", marks=pytest.mark.slow), "torch"])
 @pytest.mark.parametrize("kernel", ["relu", "erf"])
 def test_kernels_have_derivatives(name, kernel):
     """Where tokens are equal or zero, too."""
