@@ -259,9 +259,13 @@ def batches(total: int, size: int) -> list[slice]:
 
 
 def rows_of(array: Array, batch: slice, axis: int = 0) -> Array:
-    """Rows of a batch; the array itself if it is the only one, as JAX compiles every slice."""
+    """Rows of a batch along an axis; the array itself if it is the only one."""
     if batch == slice(0, array.shape[axis]):
         return array
+    xp = array_api_compat.array_namespace(array)
+    if is_jax_namespace(xp):  # it compiles every slice, but indices once
+        indices = from_host(np.arange(batch.start, batch.stop), array, xp.int64)
+        return xp.take(array, indices, axis=axis)
     return array[(*(slice(None),) * axis, batch, ...)]
 
 

@@ -13,14 +13,11 @@ import numpy as np
 
 from pathkernel_core.backend import (
     Array,
-    add_to_diagonal,
     array_namespace,
     batches,
-    cholesky,
     compiled,
     finite,
     from_host,
-    invert_triangular,
     is_true,
     joined,
     log_determinant,
@@ -32,15 +29,14 @@ from pathkernel_core.backend import (
 from pathkernel_core.branch_spaces import energy_of_packed
 from pathkernel_core.costs import WHITENED
 from pathkernel_core.errors import NotPositiveDefiniteError
-from pathkernel_core.kernel_packing import MOST_KERNELS
+from pathkernel_core.kernel_packing import EXACT_ROWS, MOST_KERNELS
 from pathkernel_core.kernel_space import pairs_of_paths
 from pathkernel_core.label_spectrum import LabelSpectrum, kernel_spectrum
-from pathkernel_core.pair_kernels import KernelPosterior, PairSpace
+from pathkernel_core.pair_kernels import KernelPosterior, PairSpace, factorised
 from pathkernel_core.products import matmul
 from pathkernel_core.spaces import explained_labels, not_positive_definite
 from pathkernel_core.statistics import check_given, check_labels
 
-_EXACT = 1000  # rows n·P up to which all eigenvalues of the kernels are computed
 _PROBES = 8  # random vectors whose quadratic forms are computed where there are more
 
 
@@ -199,7 +195,7 @@ def _check_symmetric(kernels: Array, shape: tuple[int, ...], rounding: float) ->
 def _check_positive(kernels: Array, shape: tuple[int, ...], rounding: float) -> None:
     """Raise an error if kernels are seen not to be positive semidefinite."""
     xp = array_namespace(kernels=kernels)
-    if shape[0] * shape[1] <= _EXACT:
+    if shape[0] * shape[1] <= EXACT_ROWS:
         values = to_host(xp.linalg.eigvalsh(kernels))
     else:
         # vᵀCv of random vectors, and the diagonal: they cannot show that all are positive, but
@@ -236,11 +232,7 @@ def _kernel(kernels: Array, labels: Array, factor: Array) -> Array:
 def _factorised(
     kernels: Array, labels: Array, factor: Array, temperature: Array
 ) -> tuple[Array, Array]:
-    """L of K + T1 = LLᵀ, and (K + T1)⁻¹ Y (P,)."""
-    xp = array_namespace(kernels=kernels)
-    root = cholesky(add_to_diagonal(_kernel(kernels, labels, factor), temperature, xp), xp)
-    inverse = invert_triangular(root, xp)
-    return root, matmul(matmul(inverse, labels[:, 0]), inverse)
+    return factorised(_kernel(kernels, labels, factor), labels, temperature)
 
 
 def _mixed(kernels: Array, factor: Array) -> Array:

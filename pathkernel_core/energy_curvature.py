@@ -129,19 +129,13 @@ class _PairCurvature:
     def with_labels(self, change: np.ndarray) -> np.ndarray:
         xp = array_namespace(root=self._root)
         rows = from_host(np.reshape(change, (-1, 1)), self._root)
-        return self._sums(-_symmetric_product(self._inverse_times(rows), self._solved, xp))
+        weights = -_symmetric_product(_inverse_product(self._root, rows), self._solved, xp)
+        return to_host(compiled(summed_kernels, xp)(self._form.kernels, weights, self._form.labels))
 
     def _change(self, change: Array) -> np.ndarray:
         """Change of M − R for dA (P·C, P·C)."""
         arrays = self._form.kernels, self._form.labels
         return to_host(self._compiled(*arrays, self._root, self._solved, change))
-
-    def _inverse_times(self, right: Array) -> Array:
-        return _inverse_product(self._root, right)
-
-    def _sums(self, weights: Array) -> np.ndarray:
-        evaluate = compiled(summed_kernels, array_namespace(kernels=self._form.kernels))
-        return to_host(evaluate(self._form.kernels, weights, self._form.labels))
 
 
 def _inverse_product(root: Array, right: Array) -> Array:

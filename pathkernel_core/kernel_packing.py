@@ -25,7 +25,8 @@ from pathkernel_core.statistics import check_given, check_labels
 MOST_KERNELS = 2**30
 """Largest number of elements of all kernels in memory, 8 GiB in float64."""
 
-_EXACT = 1000  # rows n·P up to which all eigenvalues of the kernels are computed
+EXACT_ROWS = 1000
+"""Rows n·P up to which all eigenvalues of given kernels are computed."""
 _MIXTURES = 8  # random mixtures whose eigenvalues are computed where there are more
 
 
@@ -149,7 +150,7 @@ def packed_kernels(kernels: Array, *, paths: int, outputs: int) -> Array:
 def _check_positive(kernels: Array, space: PairSpace, paths: int, rounding: float) -> None:
     """Raise an error if kernels are seen not to be positive semidefinite."""
     xp, examples = array_namespace(kernels=kernels), kernels.shape[-1]
-    if paths * examples <= _EXACT:
+    if paths * examples <= EXACT_ROWS:
         matrix = to_host(compiled(_full, xp, static=("paths",))(kernels, paths=paths))
         matrix = matrix.astype(float).transpose(0, 2, 1, 3).reshape((paths * examples,) * 2)
         values = [np.linalg.eigvalsh((matrix + matrix.T) / 2)]

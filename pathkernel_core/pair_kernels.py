@@ -238,10 +238,13 @@ def _of_rows(kernels: Array, factor: Array, labels: Array) -> Array:
 def _factorised(
     kernels: Array, labels: Array, factor: Array, temperature: Array
 ) -> tuple[Array, Array]:
-    """L of K + T1 = LLᵀ, and (K + T1)⁻¹ Y (P·C,)."""
-    xp = array_namespace(kernels=kernels)
-    noisy = add_to_diagonal(_of_rows(kernels, factor, labels), temperature, xp)
-    root = cholesky(noisy, xp)
+    return factorised(_of_rows(kernels, factor, labels), labels, temperature)
+
+
+def factorised(kernel: Array, labels: Array, temperature: Array) -> tuple[Array, Array]:
+    """L of K + T1 = LLᵀ for K (P·C, P·C), and (K + T1)⁻¹ Y (P·C,)."""
+    xp = array_namespace(kernel=kernel)
+    root = cholesky(add_to_diagonal(kernel, temperature, xp), xp)
     inverse = invert_triangular(root, xp)
     half = matmul(inverse, xp.reshape(labels, (-1,)))
     return root, matmul(half, inverse)

@@ -16,10 +16,10 @@ from pathkernel_core.backend import (
     array_namespace,
     batches,
     compiled,
-    from_host,
     joined,
     not_overflown,
     real_floating,
+    rows_of,
 )
 from pathkernel_core.contraction import BATCH_ELEMENTS, Contraction, Readout
 from pathkernel_core.kernel_packing import check_size
@@ -228,7 +228,7 @@ class _Sequences:
         return cls(inputs, joined([contraction.weights(inputs, batch) for batch in in_batches]))
 
     def __getitem__(self, batch: slice) -> _Sequences:
-        return _Sequences(_part(self.tokens, batch, 0), _part(self.weights, batch, 0))
+        return _Sequences(rows_of(self.tokens, batch), rows_of(self.weights, batch))
 
     def __len__(self) -> int:
         return self.tokens.shape[0]
@@ -257,21 +257,12 @@ def _between_all(train: _Sequences, kernel: _Kernel) -> Array:
     every, _ = train.blocks(train)
     rows: list[Array] = []
     for number, batch in enumerate(every):
-        parts = [_transposed(_part(row, batch, 3), xp) for row in rows]
+        parts = [_transposed(rows_of(row, batch, axis=3), xp) for row in rows]
         block = _block(train[batch], train[batch], kernel)
         parts.append((block + _transposed(block, xp)) / 2)  # symmetric to the last digit
         parts += [_block(train[batch], train[other], kernel) for other in every[number + 1 :]]
         rows.append(joined(parts, axis=3))
     return joined(rows, axis=2)
-
-
-def _part(array: Array, batch: slice, axis: int) -> Array:
-    """Slice of an array along an axis."""
-    xp = array_api_compat.array_namespace(array)
-    if array_api_compat.is_jax_namespace(xp):  # it compiles every slice, but indices once
-        indices = np.arange(batch.start, batch.stop)
-        return xp.take(array, from_host(indices, array, xp.int64), axis=axis)
-    return array[(slice(None),) * axis + (batch, ...)]
 
 
 def _transposed(block: Array, xp: Any) -> Array:

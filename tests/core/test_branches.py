@@ -340,7 +340,7 @@ def test_kernels_in_place_of_inputs(library):
 
 @pytest.mark.parametrize("exact", [1000, 1])
 def test_kernels_of_branches_are_checked(exact, monkeypatch):
-    monkeypatch.setattr("pathkernel_core.branch_kernels._EXACT", exact)
+    monkeypatch.setattr("pathkernel_core.branch_kernels.EXACT_ROWS", exact)
     xi, labels = examples(3)
     kernels, make = pk.same_path_kernels(xi), pk.PathKernels.from_branch_kernels
     problem = make(kernels, labels)

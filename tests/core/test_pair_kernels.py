@@ -156,7 +156,7 @@ def test_kernels_that_are_none_are_refused(change, message, generator):
 
 
 def test_large_kernels_are_checked_by_mixtures(generator, monkeypatch):
-    monkeypatch.setattr("pathkernel_core.kernel_packing._EXACT", 1)
+    monkeypatch.setattr("pathkernel_core.kernel_packing.EXACT_ROWS", 1)
     xi, labels = formulas.random_examples(Network((3,), 10), 9, 5, generator)
     kernels = kernels_of(xi, xi)
     PathKernels.from_kernels(kernels, labels)
