@@ -18,6 +18,7 @@ from pathkernel_core.backend import (
     cholesky,
     compiled,
     from_host,
+    inverse_from_root,
     invert_packed,
     invert_triangular,
     joined,
@@ -144,7 +145,7 @@ def _weights_of_outputs(
     coefficients = matmul(inverse, xp.reshape(labels, (-1,)))  # L⁻¹ Y
     energy = log_determinant(lower, xp) + matmul(coefficients, coefficients)
     solved = matmul(coefficients, inverse)  # (K + T1)⁻¹ Y
-    weights = matmul(xp.matrix_transpose(inverse), inverse) - solved[:, None] * solved[None, :]
+    weights = inverse_from_root(inverse, xp) - solved[:, None] * solved[None, :]
     return energy, xp.matrix_transpose(by_output(weights, outputs, xp))
 
 

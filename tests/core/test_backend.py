@@ -44,8 +44,15 @@ def test_triangular_routines(library, namespace, generator):
         passed = library.array(np.asarray(lower, order=order))
         solved = backend.solve_triangular(passed, library.array(right), namespace)
         np.testing.assert_allclose(lower @ library.numpy(solved), right, atol=1e-13)
-        inverse = library.numpy(backend.invert_triangular(passed, namespace))
-        np.testing.assert_allclose(inverse @ lower, np.eye(5), atol=1e-13)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 8])  # the halves of some are empty or unequal
+def test_inverses_from_a_triangular_matrix(library, namespace, generator, size):
+    lower = np.tril(generator.standard_normal((size, size))) + 3 * np.eye(size)
+    root = backend.invert_triangular(library.array(lower), namespace)
+    np.testing.assert_allclose(library.numpy(root) @ lower, np.eye(size), atol=1e-13)
+    inverse = library.numpy(backend.inverse_from_root(root, namespace))
+    np.testing.assert_allclose(inverse @ lower @ lower.T, np.eye(size), atol=1e-12)
 
 
 @pytest.mark.parametrize("size", [4, 5])  # LAPACK's packed format differs for odd sizes
