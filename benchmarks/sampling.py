@@ -2,10 +2,12 @@
 
 Hidden Markov task of the paper (P = 100, n = 4, N_0 = 231), N = 10, T = 0.01, on one core. Counted
 is the smallest bulk effective sample size of the order parameter's entries, over the CPU time of
-everything from the construction of the model to the last draw, warm-up and compilation included.
+everything from the construction of the model to the last draw, warm-up and compilation included,
+and that time without the seconds that JAX traced and compiled.
 Each sampler runs in a process of its own. ``weights`` and ``layer-by-layer`` draw until they have
 used ``--minutes`` of CPU time; the latter is ``weights`` as it is done today, where every gradient
-passes all tokens through all layers.
+passes all tokens through all layers. ``numpyro`` and ``numpyro-weights`` are NumPyro's no-U-turn
+sampler on the densities of ``order-parameter`` and ``weights``.
 All samplers are compared with the first by the largest deviation of an entry of the mean order
 parameter, and of the mean predictor on a test chain, in combined Monte-Carlo errors.
 """
@@ -20,14 +22,21 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 _THIN = 10  # the predictor is evaluated at every tenth draw, and its time is not counted
 PRACTICE = "layer-by-layer"
-SAMPLERS = ("order-parameter", "collapsed", "weights", PRACTICE)
+NUMPYRO = {"numpyro": "order-parameter", "numpyro-weights": "weights"}
+SAMPLERS = ("order-parameter", "collapsed", "weights", PRACTICE, *NUMPYRO)
 TIMED = ("weights", PRACTICE)
+
+_COMPILING = tuple(
+    f"/jax/core/compile/{stage}_duration"
+    for stage in ("jaxpr_trace", "jaxpr_to_mlir_module", "backend_compile")
+)
 
 
 def measure(name: str, options: argparse.Namespace) -> dict:
@@ -52,26 +61,42 @@ def measure(name: str, options: argparse.Namespace) -> dict:
     network = pk.Network(drawn_task.heads, options.width)
     limit = 60 * options.minutes if name in TIMED else np.inf
     chains = options.chains
+    # NumPyro compiles every run anew: all draws of a chain are one, as is usual
+    blocks = {"weights": 100, PRACTICE: 10} | dict.fromkeys(NUMPYRO, options.draws)
+    block = blocks.get(name, 500)
+    compiling = []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, seconds, **_: compiling.append(seconds) if event in _COMPILING else None
+    )
     start = time.process_time()
     temperature = task.temperatures[0]
     if name == PRACTICE:
         model = LayerByLayer(drawn_task, network, temperature)
     else:
-        model = build_model(name, xi, drawn_task.train.labels, network, temperature)
+        density = NUMPYRO.get(name, name)
+        model = build_model(density, xi, drawn_task.train.labels, network, temperature)
+    if name in NUMPYRO:
+        from benchmarks.numpyro_chains import NumPyroChains
+
+        numpyro = NumPyroChains(model, options.warm_up, block)
+        begin, advance = numpyro.warm_up, numpyro.draw
+    else:
+        begin = partial(warm_up, model, steps=options.warm_up)
+        advance = partial(draw, model, count=block)
     keys = [jax.random.fold_in(jax.random.key(options.seed), chain) for chain in range(chains)]
-    states = [warm_up(model, jax.random.fold_in(key, 0), options.warm_up) for key in keys]
+    states = [begin(key=jax.random.fold_in(key, 0)) for key in keys]
     warm = time.process_time() - start
-    drawn, block, count = [], {"weights": 100, PRACTICE: 10}.get(name, 500), 0
+    drawn, count = [], 0
     while (limit < np.inf or count < options.draws) and time.process_time() - start < limit:
         row = []
         for chain, key in enumerate(keys):
             key = jax.random.fold_in(key, len(drawn) + 1)
-            states[chain], draws = draw(model, states[chain], key, block)
+            states[chain], draws = advance(state=states[chain], key=key)
             row.append({**draws, "position": draws["position"][::_THIN]})
         drawn.append(row)
         count += block
         print(f"  {name}: {count} draws, {time.process_time() - start:.0f} s", file=sys.stderr)
-    seconds = time.process_time() - start
+    seconds, compiled = time.process_time() - start, sum(compiling)
     if not drawn:
         raise SystemExit(f"{name}: warm-up took all of {options.minutes:g} minutes; allow more")
 
@@ -99,6 +124,8 @@ def measure(name: str, options: argparse.Namespace) -> dict:
         "seconds": seconds,
         "minimum ess": min(bulk),
         "ess per second": min(bulk) / seconds,
+        "compiling": compiled,
+        "ess per second compiled": min(bulk) / (seconds - compiled),
         "rhat": max(float(array_stats.rhat(column)) for column in columns),
         "divergences": int(joined("diverging").sum()),
         "leapfrogs per draw": float(joined("n_steps").mean()),
@@ -139,6 +166,8 @@ def show(figures: dict[str, dict]) -> None:
         "CPU s": ("seconds", ".1f"),
         "min. ESS": ("minimum ess", ".0f"),
         "ESS/s": ("ess per second", ".3g"),
+        "compiling s": ("compiling", ".1f"),
+        "ESS/s compiled": ("ess per second compiled", ".3g"),
         "R-hat": ("rhat", ".3f"),
         "diverging": ("divergences", "d"),
         "leapfrogs": ("leapfrogs per draw", ".0f"),
