@@ -4,6 +4,7 @@ Arrays in, arrays out, on whatever array library they come from. See the README 
 """
 
 from pathkernel_core.attention import Attention, AttentionProduct, QueryKey
+from pathkernel_core.continuation import minimise_actions
 from pathkernel_core.contraction import attentioned_inputs
 from pathkernel_core.cross_validation import LeaveOneOut, leave_one_out
 from pathkernel_core.differentiable import DifferentiableSolution, differentiable_solution
@@ -73,6 +74,7 @@ __all__ = [
     "kernel_task_alignment",
     "leave_one_out",
     "minimise_action",
+    "minimise_actions",
     "option",
     "order_parameter_from_weights",
     "path_kernel",

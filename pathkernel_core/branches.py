@@ -27,13 +27,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from pathkernel_core.coordinates import ChainCoordinates
+from pathkernel_core.minima import random_starts
 from pathkernel_core.network import Network
-from pathkernel_core.quasi_newton import Iterate
+from pathkernel_core.quasi_newton import Asking
 
 # of the largest coordinate; a symmetry keeps coordinates closer than this. The second is divided by
 # B², since among thousands of branches some are as close by chance
@@ -138,32 +139,37 @@ class BranchCoordinates:
         tie = min(_TIE, _TIE_OF_PAIRS / self.size**2) * np.abs(coordinates).max(initial=0.0)
         return bool((np.diff(np.sort(coordinates)) <= tie).any())
 
-    def starts(self, scale: float, evaluate: Callable[[np.ndarray], Iterate]) -> Iterator:
-        """Coordinates from which to search for other minima, without end.
+    def scaled_limit(self, scale: float) -> Asking[np.ndarray]:
+        """Coordinates of the limit scaled beyond ``scale`` while the energy falls.
 
-        First the limit scaled to the lowest energy, then from there single branches with all others
-        suppressed, those first that lower the action most at the limit; then random ones.
-        Parameters as for :func:`pathkernel_core.minima.search_starts`.
+        As :func:`pathkernel_core.minima.scaled_limit`.
         """
         lowest, scaled = math.inf, self.gp_limit
         while scale + _STEP <= _LARGEST_SCALE:
             scale += _STEP
-            point = evaluate(np.full(self.size, scale / 2))
+            point = yield np.full(self.size, scale / 2)
             if point.detail is None or not point.detail.energy < lowest:
                 break
             lowest, scaled = point.detail.energy, point.x
-        yield scaled
+        return scaled
+
+    def further_starts(self, scaled: np.ndarray) -> Asking[Iterator[np.ndarray]]:
+        """Coordinates from which to search for other minima, without end.
+
+        From the scaled limit single branches with all others suppressed, those first that lower the
+        action most at the limit; then random ones. As
+        :func:`pathkernel_core.minima.further_starts`.
+        """
         # one evaluation ranks all branches, where the action of each would take thousands
-        steepest = np.argsort(evaluate(self.gp_limit).gradient / self.curvature)
+        limit = yield self.gp_limit
+        steepest = np.argsort(limit.gradient / self.curvature)
+        of_branches = []
         for suppression in _SUPPRESSIONS:
             for branch in steepest[:_FAVOURED] if self.size > 1 else ():
                 start = scaled - suppression
                 start[branch] += suppression
-                yield start
-        generator = np.random.default_rng(0)
-        for _ in itertools.count():
-            noise = generator.choice([0.1, 0.5, 1.0, 2.0]) * generator.normal(size=self.size)
-            yield generator.uniform(0.0, 1.5) * scaled + noise
+                of_branches.append(start)
+        return itertools.chain(of_branches, random_starts(scaled))
 
 
 def coordinates_of(network: Network) -> ChainCoordinates | BranchCoordinates:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +25,7 @@ from pathkernel_core.errors import ScaleWarning
 from pathkernel_core.kernels import PathKernels
 from pathkernel_core.label_spectrum import LabelSpectrum
 from pathkernel_core.network import Network
-from pathkernel_core.quasi_newton import Iterate
+from pathkernel_core.quasi_newton import Asking
 
 SUSPICIOUS = 1.0  # Concavity.ratio from which a second start is tried
 STRONG = 10.0  # Concavity.ratio from which every head is tried
@@ -101,28 +101,50 @@ def may_have_several(problem: PathKernels, network: Network, temperature: float)
     return suspicion(problem, network, temperature).ratio >= SUSPICIOUS
 
 
-def search_starts(
-    coordinates: ChainCoordinates,
-    scale: float,
-    evaluate: Callable[[np.ndarray], Iterate],
-) -> Iterator[np.ndarray]:
-    """Yield coordinates from which to search for other minima, without end.
+def scaled_limit(coordinates: ChainCoordinates, scale: float) -> Asking[np.ndarray]:
+    """Coordinates of the limit scaled by steps beyond ``scale`` while the energy falls.
 
-    First the limit scaled to the lowest energy; then from there each head of a layer with the other
-    heads of the layer suppressed (of many, those of the lowest action first); then random ones.
+    A generator, as :func:`pathkernel_core.quasi_newton.minimiser`: it asks for the action, whose
+    Iterate has the energy in its detail, which is None outside the domain.
 
     Parameters
     ----------
     coordinates : ChainCoordinates
     scale : float
         Smallest t, :attr:`Concavity.scale`.
-    evaluate : callable
-        Coordinates → Iterate of the action, infinite outside the domain, where its detail is None.
-        Elsewhere the detail has the energy.
     """
     network = coordinates.network
-    scaled = _lowest_energy(coordinates, scale, evaluate)
-    yield scaled
+    sizes = np.subtract(network.sizes, network.shared_sizes) * (
+        np.array(network.widths) / network.width
+    )
+    forces = _forces(sizes[np.isfinite(sizes)], _LARGEST_SCALE)
+    scales = np.log1p(forces[:, None] / sizes).sum(axis=1)
+    # by the energy alone: the entropy is the barrier that the start has to pass. Where the energy
+    # rises again, ln det outweighs what is left of the misfit
+    lowest, best = math.inf, coordinates.gp_limit
+    while scale + _STEP <= _LARGEST_SCALE:
+        scale += _STEP
+        force = np.interp(scale, scales, forces)
+        logs = np.zeros(len(network.sizes))
+        logs[-len(sizes) :] = np.log1p(force / sizes)
+        start = coordinates.scaled(logs)
+        detail = (yield start).detail
+        if detail is None or not detail.energy < lowest:
+            break
+        lowest, best = detail.energy, start
+    return best
+
+
+def further_starts(
+    coordinates: ChainCoordinates, scaled: np.ndarray
+) -> Asking[Iterator[np.ndarray]]:
+    """Coordinates from which to search for other minima, without end.
+
+    From the scaled limit each head of a layer with the other heads of the layer suppressed (of
+    many, those of the lowest action first); then random ones. A generator, as
+    :func:`scaled_limit`, which returns the iterator of the starts.
+    """
+    network = coordinates.network
     of_heads = [
         coordinates.suppressed(scaled, layer, head, suppression)
         for suppression in _SUPPRESSIONS
@@ -131,11 +153,18 @@ def search_starts(
         if heads > 1 and math.isfinite(network.widths[layer])
     ]
     if len(of_heads) > MOST_STARTS - 2:  # an evaluation each, where a descent takes tens
-        of_heads.sort(key=lambda start: evaluate(start).value)
-    yield from of_heads
+        values = []
+        for start in of_heads:
+            values.append((yield start).value)
+        of_heads = [of_heads[index] for index in np.argsort(values, kind="stable")]
+    return itertools.chain(of_heads, random_starts(scaled))
+
+
+def random_starts(scaled: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield random coordinates around the scaled limit and the limit, without end."""
     generator = np.random.default_rng(0)
-    for _ in itertools.count():
-        noise = generator.choice([0.1, 0.5, 1.0, 2.0]) * generator.normal(size=coordinates.size)
+    while True:
+        noise = generator.choice([0.1, 0.5, 1.0, 2.0]) * generator.normal(size=scaled.size)
         yield generator.uniform(0.0, 1.5) * scaled + noise
 
 
@@ -168,34 +197,6 @@ def structured_starts(network: Network) -> int:
     layers = zip(network.heads, network.widths)
     heads = sum(count for count, width in layers if count > 1 and math.isfinite(width))
     return min(MOST_STARTS, 2 + len(_SUPPRESSIONS) * heads)
-
-
-def _lowest_energy(
-    coordinates: ChainCoordinates,
-    scale: float,
-    evaluate: Callable[[np.ndarray], Iterate],
-) -> np.ndarray:
-    """The limit scaled by steps beyond ``scale`` while the energy falls."""
-    network = coordinates.network
-    sizes = np.subtract(network.sizes, network.shared_sizes) * (
-        np.array(network.widths) / network.width
-    )
-    forces = _forces(sizes[np.isfinite(sizes)], _LARGEST_SCALE)
-    scales = np.log1p(forces[:, None] / sizes).sum(axis=1)
-    # by the energy alone: the entropy is the barrier that the start has to pass. Where the energy
-    # rises again, ln det outweighs what is left of the misfit
-    lowest, best = math.inf, coordinates.gp_limit
-    while scale + _STEP <= _LARGEST_SCALE:
-        scale += _STEP
-        force = np.interp(scale, scales, forces)
-        logs = np.zeros(len(network.sizes))
-        logs[-len(sizes) :] = np.log1p(force / sizes)
-        start = coordinates.scaled(logs)
-        detail = evaluate(start).detail
-        if detail is None or not detail.energy < lowest:
-            break
-        lowest, best = detail.energy, start
-    return best
 
 
 def _forces(sizes: np.ndarray, highest: float) -> np.ndarray:

@@ -14,9 +14,9 @@ N = 1000 takes 13 instead of 7.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -36,6 +36,10 @@ _LONGEST_FIRST_STEP = 1.0  # in any coordinate
 Pair = tuple[np.ndarray, np.ndarray, float]
 """Step s, change y of the gradient along it, and their inner product s·y = 1/ρ."""
 
+Result = TypeVar("Result")
+Asking: TypeAlias = "Generator[np.ndarray, Iterate, Result]"
+"""Generator that yields points x, is told the function there, and returns a result."""
+
 
 @dataclass
 class Iterate:
@@ -47,19 +51,19 @@ class Iterate:
     detail: Any = None  # further results of the evaluation
 
 
-def minimise(
-    function: Callable[[np.ndarray], Iterate],
+def minimiser(
     start: np.ndarray,
     curvature: np.ndarray,
     stop: Callable[[Iterate], bool],
     pairs: Sequence[Pair] = (),
-) -> tuple[bool, tuple[Pair, ...]]:
-    """Minimise ``function`` from ``start`` until ``stop(point)`` is true.
+) -> Asking[tuple[bool, tuple[Pair, ...]]]:
+    """Minimise a function from ``start`` until ``stop(point)`` is true.
+
+    A generator: it yields x, is told the Iterate there, whose value may be infinite outside the
+    domain, and returns as below. :func:`pathkernel_core.asking.answer_all` runs it.
 
     Parameters
     ----------
-    function : callable
-        x → Iterate; the value may be infinite outside the domain.
     start : array
         Initial point.
     curvature : array
@@ -77,7 +81,7 @@ def minimise(
     tuple of Pair
         Curvature for the minimisation of a similar function.
     """
-    point = function(start)
+    point = yield start
     lowest, flattest, idle = point.value, float(np.abs(point.gradient).max()), 0
     memory = min(_MEMORY, max(_FEWEST, _ELEMENTS // (2 * len(start))))
     pairs = list(pairs[-memory:])
@@ -90,7 +94,7 @@ def minimise(
             # the prior's curvature says nothing of the energy's: a whole step could overflow, since
             # coordinates on the diagonal are logarithms
             step = min(1.0, _LONGEST_FIRST_STEP / max(np.abs(direction).max(), 1e-300))
-        following = _line_search(function, point, direction, step)
+        following = yield from _line_search(point, direction, step)
         if following is None:
             if not pairs:
                 return False, ()
@@ -135,12 +139,7 @@ def _direction(gradient: np.ndarray, pairs: Sequence[Pair], curvature: np.ndarra
     return direction
 
 
-def _line_search(
-    function: Callable[[np.ndarray], Iterate],
-    point: Iterate,
-    direction: np.ndarray,
-    step: float,
-) -> Iterate | None:
+def _line_search(point: Iterate, direction: np.ndarray, step: float) -> Asking[Iterate | None]:
     """Iterate along ``direction`` that satisfies the Wolfe conditions, exact or approximate."""
     slope = float(point.gradient @ direction)
     if not slope < 0:
@@ -148,7 +147,7 @@ def _line_search(
     rounding = ROUNDING * max(1.0, abs(point.value))
     low, low_slope, high, high_slope = 0.0, slope, None, None
     for _ in range(_TRIALS):
-        trial = function(point.x + step * direction)
+        trial = yield point.x + step * direction
         new_slope = float(trial.gradient @ direction) if np.isfinite(trial.value) else np.nan
         # of a quadratic function the second condition is the first, told by slopes: they are
         # accurate to rounding of the gradient where the difference of the values has no digit left

@@ -16,7 +16,7 @@ from pathkernel_core import (
     gp_limit,
     minimise_action,
 )
-from pathkernel_core.minimise import _Evaluation, _History
+from pathkernel_core.descents import Evaluation, History
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 
 
@@ -489,16 +489,16 @@ def test_jax_compiles_few_programs_for_another_number_of_examples(generator):
         minimise_action(PathKernels(xi, labels), network, 0.1).predict(xi)
     finally:
         jax.monitoring.unregister_event_duration_listener(note)
-    assert 3 < len(programs) < 14
+    assert 3 < len(programs) < 16
 
 
 def test_the_flattest_of_the_lowest_steps_is_the_solution():
     """A step that lies higher is none, however flat; of those that rounding hides the flattest."""
 
     def flattest(*steps):
-        history = _History()
+        history = History()
         for action, norm in steps:
-            history.append(_Evaluation(np.zeros(0), [], action, 0.0, norm))
+            history.append(Evaluation(np.zeros(0), [], action, 0.0, norm))
         return history.flattest.gradient_norm
 
     assert flattest((5.0, 1e-9), (1.0, 1e-2)) == 1e-2

@@ -5,6 +5,13 @@ import numpy as np
 import pytest
 
 from pathkernel_core import quasi_newton
+from pathkernel_core.asking import answer_all
+
+
+def run(function, start, curvature, stop, pairs=()):
+    minimiser = quasi_newton.minimiser(start, curvature, stop, pairs)
+    (result,) = answer_all([minimiser], lambda points: map(function, points))
+    return result
 
 
 def minimise(function, start, curvature=None, tolerance=1e-10):
@@ -15,7 +22,7 @@ def minimise(function, start, curvature=None, tolerance=1e-10):
         return np.abs(point.gradient).max() <= tolerance
 
     curvature = np.ones(len(start)) if curvature is None else curvature
-    result, _ = quasi_newton.minimise(
+    result, _ = run(
         lambda x: quasi_newton.Iterate(x, *function(x)),
         np.asarray(start, dtype=float),
         curvature,
@@ -73,7 +80,7 @@ def steps(function, start, pairs=()):
         shown.append(point)
         return np.abs(point.gradient).max() <= 1e-10
 
-    result, pairs = quasi_newton.minimise(function, start, np.ones(len(start)), stop, pairs)
+    result, pairs = run(function, start, np.ones(len(start)), stop, pairs)
     assert result
     return len(shown), pairs
 
@@ -161,7 +168,7 @@ def test_stop_sees_accepted_points_only():
         shown.append(point)
         return False
 
-    result, _ = quasi_newton.minimise(noisy, np.array([1.0, -2.0]), np.ones(2), stop)
+    result, _ = run(noisy, np.array([1.0, -2.0]), np.ones(2), stop)
     assert not result
     assert len({point.detail for point in shown}) == len(shown)
     assert all(point is evaluated[point.detail] for point in shown)

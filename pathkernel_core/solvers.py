@@ -1,0 +1,154 @@
+"""Solutions from descents: generators that ask for energies, and the answers to what they ask."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+
+from pathkernel_core.backend import Array, from_host
+from pathkernel_core.branches import BranchCoordinates
+from pathkernel_core.coordinates import ChainCoordinates
+from pathkernel_core.descents import (
+    Action,
+    AskingEnergy,
+    Descender,
+    Descent,
+    EnergyQuestion,
+    History,
+    search,
+)
+from pathkernel_core.errors import NotPositiveDefiniteError
+from pathkernel_core.kernels import PathKernels
+from pathkernel_core.network import Network
+from pathkernel_core.solution import Minimum, Solution, Status
+from pathkernel_core.threads import blas_threads_for
+
+
+def solver(
+    descend: Descender, start: Solution | None, starts: int | None
+) -> AskingEnergy[Solution]:
+    """Solution of the lowest minimum: from one start, or by a search from several.
+
+    Parameters
+    ----------
+    descend : Descender
+        Of the action at a point.
+    start : Solution, optional
+        Solution at a neighbouring point, the only start.
+    starts : int, optional
+        Number of starts, as for :func:`pathkernel_core.minimise.minimise_action`.
+    """
+    action = descend.action
+    if not action.coordinates.size:  # all widths are infinite
+        return (yield from limit_solver(action))
+    if start is None:
+        descents = yield from search(descend, starts)
+    else:
+        warm_start = _warm_start(action.coordinates, start)
+        # curvature belongs to coordinates, which levels of infinite width do not have
+        networks = action.network, start.network
+        infinite, before = (tuple(map(math.isinf, network.widths)) for network in networks)
+        curvature = start.curvature if infinite == before else ()
+        descents = [(yield from descend(warm_start, curvature))]
+    return _solution(action, descents, searched=start is None)
+
+
+def limit_solver(action: Action) -> AskingEnergy[Solution]:
+    """Solution at the Gaussian process limit."""
+    point = yield from action.evaluate(action.coordinates.gp_limit)
+    history = History()
+    history.append(point.detail)
+    return _solution(action, [Descent(point.detail, Status.GP_LIMIT, history)])
+
+
+@contextmanager
+def undisturbed(problem: PathKernels, networks: Sequence[Network]) -> Iterator[None]:
+    """One BLAS thread for short evaluations, and no warnings of overflows.
+
+    A factorisation raises where one matters.
+    """
+    seconds = max(problem.seconds_for(network) for network in networks)
+    with blas_threads_for(seconds), np.errstate(all="ignore"):
+        yield
+
+
+def energies(
+    questions: Sequence[EnergyQuestion],
+) -> list[tuple[float, np.ndarray] | Exception]:
+    """Energies and gradients M − R, or the exceptions that their evaluation raised."""
+    answers: list[tuple[float, np.ndarray] | Exception] = []
+    for question in questions:
+        try:
+            answers.append(
+                question.form.energy_and_gradient(
+                    question.factor, question.temperature, question.scales
+                )
+            )
+        except (NotPositiveDefiniteError, np.linalg.LinAlgError, ValueError) as error:
+            answers.append(error)
+    return answers
+
+
+def _solution(action: Action, descents: Sequence[Descent], searched: bool = True) -> Solution:
+    """Solution of the descent that ended lowest, or as low and converged."""
+    by_value = sorted(descents, key=lambda descent: descent.evaluation.value)
+    lowest = by_value[0].evaluation.value
+    minima = [descent for descent in by_value if descent.status.ok]
+    descent = by_value[0]
+    # a stalled descent may end lower than a converged one by rounding alone
+    if minima and minima[0].evaluation.value <= lowest + 1e-9 * max(1.0, abs(lowest)):
+        descent = minima[0]
+    end, history = descent.evaluation, descent.history
+    entropy, energy = action.per_width(end)
+    limit = action.coordinates.entropy(action.coordinates.gp_limit)
+
+    def order_parameter(factor: np.ndarray) -> Array:
+        return from_host(action.coordinates.order_parameter(factor), action.problem.array)
+
+    return Solution(
+        order_parameters=tuple(map(order_parameter, end.factors)),
+        factors=tuple(end.factors),
+        action=entropy + energy,
+        entropy=entropy,
+        energy=energy,
+        status=descent.status,
+        evaluations=action.evaluations,
+        iterations=len(history.values) - 1,
+        gradient_norm=end.gradient_norm,
+        # descents count from the limit's entropy and per smallest width, users from 0 and per N
+        action_history=limit + np.array(history.values) / action.unit,
+        gradient_history=np.array(history.norms),
+        network=action.network,
+        problem=action.problem,
+        temperature=action.temperature,
+        curvature=descent.curvature,
+        other_minima=tuple(
+            Minimum(
+                sum(action.per_width(minimum.evaluation)),
+                minimum.status,
+                order_parameter(minimum.evaluation.factors[0]),
+            )
+            for minimum in minima
+            if minimum is not descent
+        ),
+        searched=searched,
+    )
+
+
+def _warm_start(coordinates: ChainCoordinates | BranchCoordinates, start: Solution) -> np.ndarray:
+    if not isinstance(start, Solution):
+        raise TypeError(f"start must be a Solution, not {type(start).__name__}")
+    sizes, network = start.network.sizes, coordinates.network
+    if start.network.shared is not network.shared:
+        raise ValueError(
+            "start and network must both have independent branches (shared=False), or neither"
+        )
+    if sizes != network.sizes or start.network.shared_sizes != network.shared_sizes:
+        raise ValueError(
+            f"start has order parameters of sizes {sizes}, but this network "
+            f"needs {network.sizes}; start from a network with the same heads and skip connections"
+        )
+    return coordinates.from_factors(start.factors)
