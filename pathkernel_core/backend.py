@@ -221,6 +221,17 @@ def _is_tracer(array: Array) -> bool:
     return jax is not None and isinstance(array, jax.core.Tracer)
 
 
+def on_accelerator(array: Array) -> bool:
+    """Whether an array lies in the memory of a GPU or the like."""
+    if isinstance(array, np.ndarray):
+        return False
+    if array_api_compat.is_cupy_array(array):
+        return True
+    device = array_api_compat.device(array)
+    kind = getattr(device, "type", None) or getattr(device, "platform", "cpu")
+    return kind != "cpu"
+
+
 def to_host(array: Array) -> np.ndarray:
     """Copy of a small array or result as a NumPy array."""
     if isinstance(array, np.ndarray):
@@ -454,9 +465,18 @@ def inverse_from_root(root: Array, xp: Any) -> Array:
     return xp.block([[first, corner.T], [corner, matmul(last.T, last)]])
 
 
+def inverses_of_triangular(lower: Array, xp: Any) -> Array:
+    """Inverses of lower triangular matrices (B, m, m)."""
+    if is_torch_namespace(xp):
+        return xp.linalg.solve_triangular(lower, identity(lower.shape[1], lower, xp), upper=False)
+    if is_jax_namespace(xp):
+        return sys.modules["jax"].vmap(lambda matrix: invert_triangular(matrix, xp))(lower)
+    return xp.linalg.inv(lower)
+
+
 def log_determinant(lower: Array, xp: Any) -> Array:
-    """Log determinant of L Lᵀ."""
-    return 2 * xp.sum(xp.log(xp.linalg.diagonal(lower)))
+    """Log determinant of L Lᵀ, for one L (m, m) or several (B, m, m)."""
+    return 2 * xp.sum(xp.log(xp.linalg.diagonal(lower)), axis=-1)
 
 
 @functools.lru_cache(maxsize=8)
@@ -475,25 +495,31 @@ def packed_order(size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return entries, indices.reshape(-1), np.flatnonzero(rows == columns)
 
 
-def invert_packed(packed: Array, right: Array, xp: Any) -> tuple[Array, Array, Array]:
-    """Log determinant of a packed positive definite matrix A, A⁻¹ times a vector, and A⁻¹ packed.
+def invert_packed(packed: Array, shift: Array, right: Array, xp: Any) -> tuple[Array, Array, Array]:
+    """Log det A, A⁻¹y, and A⁻¹ − A⁻¹yyᵀA⁻¹ packed, of A = packed matrix + shift · 1.
 
-    Consumes ``packed``. NaN if the matrix is not positive definite.
+    NaN if A is not positive definite.
     """
     size = right.shape[0]
     entries, indices, diagonal = packed_order(size)
     if is_numpy_namespace(xp):
-        names = ("pftrf", "pftrs", "pftri")
-        factorise, solve, invert = scipy.linalg.get_lapack_funcs(names, (packed,))
-        lower, failed = factorise(size, packed, uplo="L", overwrite_a=1)
+        names = ("pftrf", "pftrs", "pftri", "sfrk")
+        factorise, solve, invert, update = scipy.linalg.get_lapack_funcs(names, (packed,))
+        matrix = packed.copy()
+        matrix[diagonal] += shift
+        lower, failed = factorise(size, matrix, uplo="L", overwrite_a=1)
         if failed:
-            return xp.asarray(xp.nan), right, packed
+            return xp.asarray(xp.nan), right, matrix
         log_det = 2 * np.log(lower[diagonal]).sum()
         solved, _ = solve(size, lower, right[:, None], uplo="L")
         inverse, _ = invert(size, lower, uplo="L", overwrite_a=1)
+        inverse = update(size, 1, -1.0, solved, 1.0, inverse, uplo="L", overwrite_c=1)
         return log_det, solved[:, 0], inverse
     matrix = xp.take(packed, from_host(indices, packed, xp.int64), axis=0)
-    lower = cholesky(xp.reshape(matrix, (size, size)), xp)
+    matrix = add_to_diagonal(xp.reshape(matrix, (size, size)), shift, xp)
+    lower = cholesky(matrix, xp)
     inverse = inverse_from_root(invert_triangular(lower, xp), xp)
-    repacked = xp.take(xp.reshape(inverse, (-1,)), from_host(entries, packed, xp.int64), axis=0)
-    return log_determinant(lower, xp), matmul(inverse, right), repacked
+    solved = matmul(inverse, right)
+    reduced = xp.reshape(inverse - solved[:, None] * solved[None, :], (-1,))
+    packed = xp.take(reduced, from_host(entries, packed, xp.int64), axis=0)
+    return log_determinant(lower, xp), solved, packed

@@ -29,8 +29,8 @@ from pathkernel_core.backend import (
 from pathkernel_core.branch_spaces import energy_of_packed
 from pathkernel_core.costs import WHITENED
 from pathkernel_core.errors import NotPositiveDefiniteError
+from pathkernel_core.kernel_energy import pairs_of_paths
 from pathkernel_core.kernel_packing import EXACT_ROWS, MOST_KERNELS
-from pathkernel_core.kernel_space import pairs_of_paths
 from pathkernel_core.label_spectrum import LabelSpectrum, kernel_spectrum
 from pathkernel_core.pair_kernels import KernelPosterior, PairSpace, factorised
 from pathkernel_core.products import matmul

@@ -34,7 +34,7 @@ from pathkernel_core.backend import (
     to_host,
 )
 from pathkernel_core.costs import WHITENED, Sizes, cheapest_form
-from pathkernel_core.kernel_space import weights_of_one_output
+from pathkernel_core.kernel_energy import weights_of_one_output
 from pathkernel_core.label_spectrum import LabelSpectrum, kernel_spectrum
 from pathkernel_core.products import matmul
 from pathkernel_core.spaces import (

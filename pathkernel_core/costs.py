@@ -18,6 +18,7 @@ BLOCK = 128  # paths whose features example space mixes at once
 WHITENED = 2**24  # elements of whitened features that it holds at once, 128 MiB in float64
 PAIRS = 100, 2**27  # steps that a minimisation remembers, and elements of all of them, 1 GiB
 
+TOGETHER = 3  # points whose evaluations read the kernels together, at least
 _CACHED = 2**21  # elements of kernels that are read from the cache, 16 MiB in float64
 _MOST_KERNELS = 2**27  # elements of kernels that are chosen unasked, 1 GiB in float64
 _SHARED_BY = 20  # evaluations, at least, that share the kernels made once
@@ -26,7 +27,7 @@ _SHARED_BY = 20  # evaluations, at least, that share the kernels made once
 RATES: Mapping[str, tuple[float, ...]] = {
     "examples": (9.9e-11, 6.1e-11, 1.5e-11, 8.1e-09, 1.8e-06, 2.1e-05),
     "features": (1.5e-10, 4e-11, 1.8e-08, 1.1e-04),
-    "kernels": (3.1e-10, 2.7e-10, 5.7e-11, 1.5e-08, 6e-05),
+    "kernels": (3.1e-10, 2.7e-10, 6.4e-10, 3.8e-11, 5.7e-11, 1.5e-08, 6e-05),
     "chain": (6.7e-11, 4.3e-08, 2.2e-04),
 }
 
@@ -65,10 +66,19 @@ class Sizes:
         return max(_MOST_KERNELS, self.examples * self.paths * self.inputs)
 
 
-def operations(form: str, sizes: Sizes) -> tuple[float, ...]:
+def reads_kernels_together(sizes: Sizes, points: int) -> bool:
+    """Whether evaluations at so many points are faster together, in kernel space on the CPU.
+
+    Kernels that stay in the cache are read as fast one point after another.
+    """
+    return sizes.outputs == 1 and points >= TOGETHER and sizes.kernel_elements > _CACHED
+
+
+def operations(form: str, sizes: Sizes, points: int = 1) -> tuple[float, ...]:
     """Operations of one evaluation, in the order of its rates: multiplications, entries, calls.
 
-    ``form`` is one of those of the energy, or "chain" for the order parameters on the host.
+    ``form`` is one of those of the energy, or "chain" for the order parameters on the host. The
+    evaluation is one of so many points together.
     """
     rows, paths = sizes.examples * sizes.outputs, sizes.paths * sizes.outputs
     width = paths * sizes.inputs
@@ -78,19 +88,30 @@ def operations(form: str, sizes: Sizes) -> tuple[float, ...]:
         return mixed, rows**2 * width, rows**3, rows * width, rows, 1
     if form == "features":  # mixing and sum of blocks, L and L⁻¹, entries
         return 2.5 * width**2 * paths * sizes.shared, width**3 / 3, width**2, 1
-    if form == "kernels":  # kernels read, those read from beyond the cache, (K + T1)⁻¹, its entries
-        kernels = sizes.kernel_elements
-        return 2 * kernels, 2 * max(0, kernels - _CACHED), rows**3 / 2, rows**2, 1
+    if form == "kernels":
+        # kernels read, those read from beyond the cache; or a share of their reading for all
+        # points, and their product; (K + T1)⁻¹, its entries
+        kernels, beyond = 2 * sizes.kernel_elements, 2 * max(0, sizes.kernel_elements - _CACHED)
+        reading = (kernels, beyond, 0, 0)
+        if reads_kernels_together(sizes, points):
+            reading = (0, 0, kernels / points, kernels)
+        return *reading, rows**3 / 2, rows**2, 1
     return paths**3, paths**2, 1
 
 
-def evaluation_seconds(form: str, sizes: Sizes) -> float:
-    """Seconds of one evaluation of energy and gradient in a form, on one core."""
-    return sum(rate * count for rate, count in zip(RATES[form], operations(form, sizes)))
+def evaluation_seconds(form: str, sizes: Sizes, points: int = 1) -> float:
+    """Seconds of one evaluation of energy and gradient in a form, on one core.
+
+    It is one of so many points together, as :func:`pathkernel_core.minimise_actions` has them.
+    """
+    return sum(rate * count for rate, count in zip(RATES[form], operations(form, sizes, points)))
 
 
-def cheapest_form(sizes: Sizes) -> Form:
-    """Form of the energy with the fastest evaluations, some of which share the kernels."""
+def cheapest_form(sizes: Sizes, points: int = 1) -> Form:
+    """Form of the energy with the fastest evaluations, some of which share the kernels.
+
+    They are evaluations of so many points together.
+    """
     seconds: dict[Form, float] = {
         "examples": evaluation_seconds("examples", sizes),
         "features": evaluation_seconds("features", sizes),
@@ -99,7 +120,8 @@ def cheapest_form(sizes: Sizes) -> Form:
         entries = sizes.pairs * sizes.examples**2
         _, product, _, entry, *_ = RATES["examples"]
         making = entries * (product * sizes.inputs + entry)
-        seconds["kernels"] = evaluation_seconds("kernels", sizes) + making / _SHARED_BY
+        shared_by = _SHARED_BY * points
+        seconds["kernels"] = evaluation_seconds("kernels", sizes, points) + making / shared_by
     return min(seconds, key=lambda form: seconds[form])
 
 

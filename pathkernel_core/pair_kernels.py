@@ -13,6 +13,7 @@ a product with the packed kernels.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -33,9 +34,11 @@ from pathkernel_core.backend import (
     to_host,
 )
 from pathkernel_core.errors import NotPositiveDefiniteError
-from pathkernel_core.kernel_space import (
+from pathkernel_core.kernel_batches import energies_and_gradients, pays_together
+from pathkernel_core.kernel_energy import (
     by_output,
     kernel_space,
+    multiplicities,
     pairs_of_paths,
     sums_of_pairs,
 )
@@ -111,6 +114,22 @@ class PairSpace:
             raise self._not_positive_definite(scaled, temperature)
         gradient = to_host(gradient)
         return energy, gradient if scales is None else scales * gradient * scales.T
+
+    def pays_together(self, points: int) -> bool:
+        """Whether evaluations of so many order parameters are faster together."""
+        return pays_together(self.n_paths, self.labels, points)
+
+    def energies_and_gradients(
+        self,
+        factors: Sequence[np.ndarray],
+        temperatures: Sequence[float],
+        scales: Sequence[np.ndarray | None],
+    ) -> list[tuple[float, np.ndarray]]:
+        """Energies and gradients M − R of one output, as :meth:`energy_and_gradient` each.
+
+        NaN where K + T1 is not positive definite.
+        """
+        return energies_and_gradients(self.kernels, self.labels, factors, temperatures, scales)
 
     def energy(self, factor: Array, temperature: Array) -> Array:
         """Energy (), differentiable in all arguments by PyTorch and JAX."""
@@ -214,11 +233,10 @@ def summed_kernels(kernels: Array, weights: Array, labels: Array) -> Array:
     xp, (examples, outputs) = array_namespace(kernels=kernels), labels.shape
     if outputs > 1:
         return sums_of_pairs(kernels, xp.matrix_transpose(by_output(weights, outputs, xp)), outputs)
-    entries, _, diagonal = packed_order(examples)
-    twice = np.full(len(entries), 2.0)  # entries off the diagonal stand for two
-    twice[diagonal] = 1.0
-    packed = xp.take(xp.reshape(weights, (-1,)), from_host(entries, kernels, xp.int64), axis=0)
-    return sums_of_pairs(kernels, (from_host(twice, kernels) * packed)[:, None], outputs)
+    entries = from_host(packed_order(examples)[0], kernels, xp.int64)
+    packed = xp.take(xp.reshape(weights, (-1,)), entries, axis=0)
+    twice = from_host(multiplicities(examples), kernels)
+    return sums_of_pairs(kernels, (twice * packed)[:, None], outputs)
 
 
 def _unpacked(mixed: Array, examples: int, outputs: int) -> Array:

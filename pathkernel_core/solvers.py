@@ -21,6 +21,7 @@ from pathkernel_core.descents import (
     search,
 )
 from pathkernel_core.errors import NotPositiveDefiniteError
+from pathkernel_core.kernel_batches import SharedKernels
 from pathkernel_core.kernels import PathKernels
 from pathkernel_core.network import Network
 from pathkernel_core.solution import Minimum, Solution, Status
@@ -75,21 +76,37 @@ def undisturbed(problem: PathKernels, networks: Sequence[Network]) -> Iterator[N
         yield
 
 
-def energies(
-    questions: Sequence[EnergyQuestion],
-) -> list[tuple[float, np.ndarray] | Exception]:
-    """Energies and gradients M − R, or the exceptions that their evaluation raised."""
-    answers: list[tuple[float, np.ndarray] | Exception] = []
-    for question in questions:
-        try:
-            answers.append(
-                question.form.energy_and_gradient(
-                    question.factor, question.temperature, question.scales
-                )
+def energies(questions: Sequence[EnergyQuestion]) -> list[tuple[float, np.ndarray] | Exception]:
+    """Energies and gradients M − R, or the exceptions that their evaluations raised."""
+    answers: list[tuple[float, np.ndarray] | Exception | None] = [None] * len(questions)
+    by_form: dict[int, list[int]] = {}
+    for index, question in enumerate(questions):
+        by_form.setdefault(id(question.form), []).append(index)
+    for indices in by_form.values():
+        form = questions[indices[0]].form
+        if isinstance(form, SharedKernels) and form.pays_together(len(indices)):
+            asked = [questions[index] for index in indices]
+            together = form.energies_and_gradients(
+                [question.factor for question in asked],
+                [question.temperature for question in asked],
+                [question.scales for question in asked],
             )
-        except (NotPositiveDefiniteError, np.linalg.LinAlgError, ValueError) as error:
-            answers.append(error)
-    return answers
+            for index, (energy, gradient) in zip(indices, together):
+                # one that fails may fail the others in its library: they are evaluated alone
+                if math.isfinite(energy):
+                    answers[index] = energy, gradient
+    return [
+        _energy(question) if answer is None else answer
+        for question, answer in zip(questions, answers)
+    ]
+
+
+def _energy(question: EnergyQuestion) -> tuple[float, np.ndarray] | Exception:
+    arguments = question.factor, question.temperature, question.scales
+    try:
+        return question.form.energy_and_gradient(*arguments)
+    except (NotPositiveDefiniteError, np.linalg.LinAlgError, ValueError) as error:
+        return error
 
 
 def _solution(action: Action, descents: Sequence[Descent], searched: bool = True) -> Solution:
