@@ -140,6 +140,8 @@ def minimise_actions(
     for network in networks:  # a bad one is named before any minimisation
         if descender(problem, network, highest, *settings).action.coordinates.size:
             warn_of_scale(problem.label_spectrum(network), highest)
+    if all(network.shared for network in networks):
+        problem = problem.for_points(len(networks))
     total, solved = len(networks) * len(temperatures), itertools.count(1)
 
     def along_temperatures(network: Network) -> AskingEnergy[dict[float, Solution]]:

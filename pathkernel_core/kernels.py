@@ -23,6 +23,7 @@ from pathkernel_core.branch_spaces import BranchFeatureSpace, BranchSpace, branc
 from pathkernel_core.costs import Sizes, cheapest_form, evaluation_seconds
 from pathkernel_core.errors import NotPositiveDefiniteError
 from pathkernel_core.input_moments import covariances, inputs_span, posterior_moments, rotated
+from pathkernel_core.kernel_batches import SharedKernels
 from pathkernel_core.kernel_packing import check_size, pair_space
 from pathkernel_core.kernel_space import KernelSpace
 from pathkernel_core.label_spectrum import LabelSpectrum
@@ -98,7 +99,8 @@ class PathKernels:
         if basis is not None:
             xi = compiled(rotated, xp)(xi, basis)
         sizes = Sizes(examples, paths, xi.shape[2], labels.shape[1])
-        if space == "auto":
+        is_chosen = space == "auto"
+        if is_chosen:
             space = cheapest_form(sizes)
         if space == "kernels":
             check_size(paths, examples, labels.shape[1], 'set space="auto"')
@@ -109,6 +111,7 @@ class PathKernels:
             kind = ExampleSpace if space == "examples" else KernelSpace
             form = kind(xi / math.sqrt(width * paths), labels)
         self._set(form, width, paths, examples, labels.shape[1], basis)
+        self._is_chosen = is_chosen
 
     @classmethod
     def from_statistics(cls, statistics: SufficientStatistics) -> PathKernels:
@@ -222,6 +225,7 @@ class PathKernels:
         self.basis = basis
         """Orthonormal basis (N_0, rank) of the inputs' span, or None without rotation."""
         self._label_spectra: dict[tuple[float, ...], LabelSpectrum] = {}
+        self._is_chosen = False  # the form, by its cost
         return self
 
     def __repr__(self) -> str:
@@ -294,6 +298,26 @@ class PathKernels:
     def form_for(self, network: Network) -> Space:
         """Form of the energy for a network, by whether its branches share their weights."""
         return cast("Space", self.form if network.shared else self.branch_form)
+
+    def for_points(self, points: int) -> PathKernels:
+        """Problem in the fastest form for evaluations of so many points together.
+
+        Itself where ``space`` was given, or where no other form is faster.
+        """
+        sizes = Sizes(self.n_examples, self.n_paths, self.n_features, self.outputs)
+        if not self._is_chosen or self.space != "examples":  # feature space keeps no examples
+            return self
+        if cheapest_form(sizes, points) != "kernels":
+            return self
+        form = KernelSpace(self.form.features, self.form.labels)
+        sizes_given = self.input_width, self.n_paths, self.n_examples, self.outputs
+        problem = PathKernels.__new__(PathKernels)._set(form, *sizes_given, self.basis)
+        problem._label_spectra = self._label_spectra
+        return problem
+
+    def pays_together(self, points: int) -> bool:
+        """Whether evaluations of so many points are faster together than one after another."""
+        return isinstance(self.form, SharedKernels) and self.form.pays_together(points)
 
     @property
     def n_features(self) -> int:

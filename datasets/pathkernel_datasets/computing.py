@@ -3,11 +3,14 @@
 A piece is a seed at one width, or what no width enters. At each width the temperatures go from the
 highest, where the minimum is nearest to the Gaussian process limit, to the lowest; a minimisation
 begins at its neighbour's minimum with the curvature that was seen on the way there. That takes
-fewer evaluations than upwards, or from width to width.
+fewer evaluations than upwards, or from width to width. Where evaluations are faster together, the
+widths of a seed go side by side. A product of matrices rounds by their sizes, so that such values
+depend on which widths these are, within the tolerance of a minimisation; others do not.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -23,9 +26,13 @@ from typing import Any, cast
 import numpy as np
 
 from pathkernel_core.analysis import Analysis
-from pathkernel_core.continuation import minimise_from
+from pathkernel_core.asking import answer_all
+from pathkernel_core.continuation import UNSOLVABLE, solver_from
+from pathkernel_core.descents import AskingEnergy
 from pathkernel_core.kernels import PathKernels
+from pathkernel_core.network import Network
 from pathkernel_core.progress import Progress, Report, silent
+from pathkernel_core.solvers import energies, undisturbed
 from pathkernel_core.task import Realisation, Task
 from pathkernel_datasets.errors import StudyError, TaskError
 from pathkernel_datasets.identity import differences, identity_of
@@ -70,20 +77,36 @@ class Computation:
         """Data of a seed, drawn unless the realisation is."""
         return SeedData(self.folder, self.study, seed, report, realisation)
 
-    def compute(self, piece: Piece, data: SeedData, report: Report) -> None:
-        """Compute a piece at the temperatures that it lacks, and write its file."""
-        # read again: another process may have computed it since the pieces were listed
-        stored = self.folder.read(piece)
-        if missing := self.folder.lacking(stored):
-            values = self._limits if piece.width is None else self._points
-            rows = values(piece, data, missing, report)
-            alone: Mapping[str, Any] = {}
+    def compute(self, pieces: Sequence[Piece], data: SeedData, report: Report) -> None:
+        """Compute pieces of a seed at the temperatures that they lack, and write their files.
+
+        Progress counts grid points, of which the Gaussian process limits are none.
+        """
+        # read again: another process may have computed some since the pieces were listed
+        stored = {piece: self.folder.read(piece) for piece in pieces}
+        missing = {
+            piece: lacking for piece in pieces if (lacking := self.folder.lacking(stored[piece]))
+        }
+        points = {piece: missing[piece] for piece in missing if piece.width is not None}
+        if points:
+            self._compute_points(points, stored, data, report)
+        for piece in missing.keys() - points.keys():
+            rows = self._limits(piece, data, missing[piece], report)
             # a piece that gets more temperatures has what neither width nor temperature enters
-            if piece.width is None and not stored:
-                alone = data_values(data.data, self.analyses)
-            self._check_declared(piece, rows.values())
-            arrays = {**self._joined(stored, rows), **alone}
-            write_arrays(self.folder.file(piece), arrays, self.folder.core)
+            alone = {} if stored[piece] else data_values(data.data, self.analyses)
+            self._write(piece, stored[piece], rows, alone)
+
+    def _write(
+        self,
+        piece: Piece,
+        stored: Values,
+        rows: Mapping[float, Mapping[str, Any]],
+        alone: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write the file of a piece with rows at more temperatures."""
+        self._check_declared(piece, rows.values())
+        arrays = {**self._joined(stored, rows), **(alone or {})}
+        write_arrays(self.folder.file(piece), arrays, self.folder.core)
 
     def _check_declared(self, piece: Piece, rows: Iterable[Mapping[str, Any]]) -> None:
         """Check that points have all variables of the study; one that failed has its status alone.
@@ -138,43 +161,56 @@ class Computation:
             )
         return rows
 
-    def _points(
-        self, piece: Piece, data: SeedData, missing: Sequence[float], report: Report
-    ) -> dict[float, Mapping[str, Any]]:
-        """Values of the grid points at one width and some temperatures.
+    def _compute_points(
+        self,
+        missing: Mapping[Piece, Sequence[float]],
+        stored: Mapping[Piece, Values],
+        data: SeedData,
+        report: Report,
+    ) -> None:
+        """Compute the grid points of pieces of a seed at some temperatures, and write their files.
 
-        Minima at other temperatures above them are computed again, as starts only. Progress counts
-        grid points, of which the Gaussian process limits are none.
+        Minima at other temperatures above them are computed again, as starts only.
         """
-        network = dataclasses.replace(
-            data.data.network, widths=(cast(float, piece.width),) * len(data.data.network.widths)
-        )
-        # from the highest temperature of the study, also if only the lowest is missing: a minimum
-        # that depended on what was computed before would differ between interrupted and other runs
-        temperatures = [value for value in self.study.temperatures if value >= min(missing)]
-        rows: dict[float, Mapping[str, Any]] = {}
-        start = None
-        for temperature in sorted(temperatures, reverse=True):
-            point = Progress(len(rows), len(missing), f"{piece}, T = {temperature:g}")
-            report(point)
+        problem = data.problem.for_points(len(missing))
+        networks = {piece: data.network(piece) for piece in missing}
+        solved: list[tuple[Piece, float]] = []
 
-            def within(step: Progress, point: Progress = point) -> None:
-                numbers = {"evaluations": step.done, **step.numbers}
-                report(dataclasses.replace(point, numbers=numbers))
+        def along_temperatures(piece: Piece) -> AskingEnergy[None]:
+            # from the highest temperature of the study, also if only the lowest is missing: a
+            # minimum that depended on what was computed before would differ between interrupted
+            # and other runs
+            lowest = min(missing[piece])
+            temperatures = [value for value in self.study.temperatures if value >= lowest]
+            rows: dict[float, Mapping[str, Any]] = {}
+            start = None
+            for temperature in sorted(temperatures, reverse=True):
+                doing, solution = f"{piece}, T = {temperature:g}", None
+                point = Progress(len(solved), None, doing)
+                report(point)
 
-            solution = minimise_from(data.problem, network, temperature, start, within)
-            if temperature in missing:
-                rows[temperature] = point_values(data.data, solution, self._of_solution)
-                if solution is not None:
-                    count = solution.evaluations
-                    _log.debug(
-                        "%s: %s after %d evaluations",
-                        point.doing,
-                        solution.status.name.lower(),
-                        count,
+                def within(step: Progress, point: Progress = point) -> None:
+                    numbers = {"evaluations": step.done, **step.numbers}
+                    report(dataclasses.replace(point, done=len(solved), numbers=numbers))
+
+                with contextlib.suppress(*UNSOLVABLE):
+                    solution = yield from solver_from(
+                        problem, networks[piece], temperature, start, report=within
                     )
-            start = solution if solution is not None and solution.status.ok else None
-        return rows
+                if temperature in missing[piece]:
+                    with np.errstate(over="warn", divide="warn", invalid="warn"):
+                        rows[temperature] = point_values(data.data, solution, self._of_solution)
+                    solved.append((piece, temperature))
+                    if solution is not None:
+                        status, count = solution.status.name.lower(), solution.evaluations
+                        _log.debug("%s: %s after %d evaluations", doing, status, count)
+                start = solution if solution is not None and solution.status.ok else None
+            self._write(piece, stored[piece], rows)
+
+        groups = [list(missing)] if problem.pays_together(len(missing)) else [[p] for p in missing]
+        for group in groups:
+            with undisturbed(problem, [networks[piece] for piece in group]):
+                answer_all([along_temperatures(piece) for piece in group], energies)
 
     @property
     def _of_solution(self) -> list[Analysis]:
@@ -195,6 +231,12 @@ class SeedData:
     def library(self) -> ArrayLibrary:
         """Array library of the study."""
         return array_library(self.study.backend, self.study.dtype)
+
+    def network(self, piece: Piece) -> Network:
+        """Network at the width of a piece."""
+        network = self.data.network
+        width = cast(float, piece.width)
+        return dataclasses.replace(network, widths=(width,) * len(network.widths))
 
     @cached_property
     def data(self) -> PreparedData:
@@ -233,10 +275,9 @@ def compute_here(
     for (computation, seed), jobs in itertools.groupby(missing, key=_data_of):
         label = computation.label
         tell(Progress(0, None, f"seed {seed}: data and attention"))
-        data = computation.data(seed, tell, drawn(computation.study.task, seed))
-        for job in jobs:
-            computation.compute(job[1], data, tell)
-            points += 0 if job[1].width is None else len(missing[job])
+        data, pieces = computation.data(seed, tell, drawn(computation.study.task, seed)), list(jobs)
+        computation.compute([piece for _, piece in pieces], data, tell)
+        points += sum(len(missing[job]) for job in pieces if job[1].width is not None)
 
 
 def _data_of(job: Job) -> tuple[Computation, int]:
@@ -284,8 +325,9 @@ def compute_by_workers(
 def _compute_batch(jobs: Sequence[Job]) -> None:
     """Compute pieces in a worker."""
     with _ONE_AT_A_TIME:
-        for computation, piece in jobs:
-            computation.compute(piece, _worker_data(computation, piece.seed), silent)
+        for (computation, seed), of_seed in itertools.groupby(jobs, key=_data_of):
+            pieces = [piece for _, piece in of_seed]
+            computation.compute(pieces, _worker_data(computation, seed), silent)
 
 
 def _sum_part(part: tuple[Computation, int, int]) -> None:

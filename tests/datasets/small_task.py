@@ -54,11 +54,11 @@ class Small(Task):
 
 def count_minimisations(monkeypatch):
     """List that gets the width of every minimisation of this process from now on."""
-    minimise, widths = computing.minimise_from, []
+    solver_from, widths = computing.solver_from, []
 
-    def counting(problem, network, *given):
+    def counting(problem, network, *given, **settings):
         widths.append(network.width)
-        return minimise(problem, network, *given)
+        return solver_from(problem, network, *given, **settings)
 
-    monkeypatch.setattr(computing, "minimise_from", counting)
+    monkeypatch.setattr(computing, "solver_from", counting)
     return widths

@@ -163,15 +163,14 @@ def test_defaults(complete, tmp_path):
 
 def test_temperatures_are_swept_downwards_from_neighbour_to_neighbour(tmp_path, monkeypatch):
     starts = []
-    minimise = continuation.minimise_action
+    solver = continuation.solver
 
-    def spy(problem, network, temperature, **settings):
-        start = settings.get("start")
+    def spy(descend, start, number):
         before = start and (start.network.width, start.temperature)
-        starts.append((network.width, temperature, before))
-        return minimise(problem, network, temperature, **settings)
+        starts.append((descend.action.network.width, descend.action.temperature, before))
+        return (yield from solver(descend, start, number))
 
-    monkeypatch.setattr(continuation, "minimise_action", spy)
+    monkeypatch.setattr(continuation, "solver", spy)
     run(tmp_path / "study", analyses=(), seeds=(3,))
     assert starts == [
         (width, temperature, before and (width, before))
@@ -183,21 +182,21 @@ def test_temperatures_are_swept_downwards_from_neighbour_to_neighbour(tmp_path, 
 @pytest.mark.parametrize("failure", ["not positive definite", "stalled"])
 def test_a_failed_point_does_not_spoil_its_successor(tmp_path, complete, monkeypatch, failure):
     """The next temperature starts from the limit, as it would alone."""
-    minimise = continuation.minimise_action
+    solver = continuation.solver
 
-    def failing(problem, network, temperature, **settings):
-        if temperature == 0.3:
-            if failure == "stalled":
-                return minimise(problem, network, temperature, **settings, max_evaluations=2)
-            raise pk.NotPositiveDefiniteError("no")
-        return minimise(problem, network, temperature, **settings)
+    def failing(descend, start, starts):
+        if descend.action.temperature == 0.3:
+            if failure != "stalled":
+                raise pk.NotPositiveDefiniteError("no")
+            descend.max_evaluations = 2
+        return (yield from solver(descend, start, starts))
 
-    monkeypatch.setattr(continuation, "minimise_action", failing)
+    monkeypatch.setattr(continuation, "solver", failing)
     run(tmp_path / "study", analyses=())
     dataset = open_study(tmp_path / "study").load()
     assert (dataset.status.sel(temperature=0.3) != STATUS_CODES["converged"]).all()
     assert (dataset.status.sel(temperature=0.02) == STATUS_CODES["converged"]).all()
-    monkeypatch.setattr(continuation, "minimise_action", minimise)
+    monkeypatch.setattr(continuation, "solver", solver)
     alone = tmp_path / "alone"
     run(alone, analyses=(), temperatures=(0.02,))
     for name in ("order_parameter", "evaluations", "predictor_mean"):
@@ -209,14 +208,14 @@ def test_a_failed_point_does_not_spoil_its_successor(tmp_path, complete, monkeyp
 
 
 def test_a_warm_start_that_fails_gives_way_to_the_limit(tmp_path, complete, monkeypatch):
-    minimise = continuation.minimise_action
+    solver = continuation.solver
 
-    def failing(problem, network, temperature, start=None, **settings):
+    def failing(descend, start, starts):
         if start is not None:
             raise pk.NotPositiveDefiniteError("no")
-        return minimise(problem, network, temperature, **settings)
+        return (yield from solver(descend, start, starts))
 
-    monkeypatch.setattr(continuation, "minimise_action", failing)
+    monkeypatch.setattr(continuation, "solver", failing)
     run(tmp_path / "study", analyses=())
     dataset = open_study(tmp_path / "study").load()
     assert (dataset.status == STATUS_CODES["converged"]).all()

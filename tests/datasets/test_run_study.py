@@ -158,14 +158,14 @@ def test_other_data_behind_the_same_options_is_another_study(complete):
 
 
 def test_failed_factorisation_is_recorded_and_the_rest_goes_on(tmp_path, monkeypatch):
-    minimise = continuation.minimise_action
+    solver = continuation.solver
 
-    def failing(problem, network, temperature, **settings):
-        if network.width == 5:
+    def failing(descend, start, starts):
+        if descend.action.network.width == 5:
             raise pk.NotPositiveDefiniteError("no")
-        return minimise(problem, network, temperature, **settings)
+        return (yield from solver(descend, start, starts))
 
-    monkeypatch.setattr(continuation, "minimise_action", failing)
+    monkeypatch.setattr(continuation, "solver", failing)
     path = tmp_path / "small"
     run(path)
     dataset = open_study(path).load()
@@ -175,12 +175,12 @@ def test_failed_factorisation_is_recorded_and_the_rest_goes_on(tmp_path, monkeyp
 
 
 def test_unconverged_points_are_marked(tmp_path, monkeypatch):
-    minimise = continuation.minimise_action
-    monkeypatch.setattr(
-        continuation,
-        "minimise_action",
-        lambda *args, **settings: minimise(*args, **settings, max_evaluations=2),
-    )
+    descender = continuation.descender
+
+    def impatient(problem, network, temperature, tolerance, max_evaluations, report):
+        return descender(problem, network, temperature, tolerance, 2, report)
+
+    monkeypatch.setattr(continuation, "descender", impatient)
     path = tmp_path / "small"
     run(path)
     assert (open_study(path).status == STATUS_CODES["max_evaluations"]).all()
