@@ -40,6 +40,10 @@ SHAPES = {
         (30, 2, 10), (100, 2, 20), (100, 4, 20), (60, 16, 10), (300, 4, 10), (300, 8, 10),
         (600, 4, 10), (300, 16, 5), (600, 8, 5), (1000, 2, 5), (600, 2, 5), (100, 32, 5),
     ],
+    "kernels together": [  # with their number of points
+        (300, 16, 5, 3), (300, 16, 5, 10), (600, 8, 5, 4), (600, 8, 5, 30), (100, 32, 5, 10),
+        (600, 12, 5, 4), (600, 12, 5, 10), (1000, 4, 5, 10),
+    ],
     "chain": [(2,), (4,), (16,), (64,), (144,), (256,), (512,), (1024,)],
 }  # fmt: skip
 
@@ -49,7 +53,7 @@ console = Console(width=120, highlight=False)
 def evaluation(form: str, shape: tuple[int, ...]) -> tuple[costs.Sizes, Callable]:
     """Sizes of a random problem, and a call that evaluates its energy, or the chain's part."""
     generator = np.random.default_rng(0)
-    paths = shape[-2] if len(shape) > 1 else shape[0]
+    paths = shape[1] if len(shape) > 2 else shape[0]
     factor = np.eye(paths) + np.tril(generator.standard_normal((paths, paths))) / (10 + paths)
     if form == "chain":
         chain = ChainCoordinates(pk.Network((paths // 2, 2), 100))
@@ -64,11 +68,22 @@ def evaluation(form: str, shape: tuple[int, ...]) -> tuple[costs.Sizes, Callable
             chain.largest_slope(x, relative, factors, slope)
 
         return costs.Sizes(1, paths, 1), host
+    if form == "kernels together":
+        return _together(shape, factor)
     if form == "features":
         shape = (2 * shape[0] * shape[1], *shape)
     xi, labels = generator.standard_normal(shape), generator.standard_normal(shape[0])
     problem = pk.PathKernels(xi, labels, form)
     return costs.Sizes(*shape), lambda: problem.form.energy_and_gradient(factor, 0.1)
+
+
+def _together(shape: tuple[int, ...], factor: np.ndarray) -> tuple[costs.Sizes, Callable]:
+    *shape, points = shape
+    generator = np.random.default_rng(0)
+    xi, labels = generator.standard_normal(shape), generator.standard_normal(shape[0])
+    form = pk.PathKernels(xi, labels, "kernels").form
+    arguments = [factor] * points, [0.1] * points, [None] * points
+    return costs.Sizes(*shape), lambda: form.energies_and_gradients(*arguments)
 
 
 def cpu_seconds(function: Callable, at_least: float = 0.3) -> float:
@@ -84,18 +99,21 @@ def cpu_seconds(function: Callable, at_least: float = 0.3) -> float:
 
 def fitted(form: str) -> tuple[float, ...]:
     """Rates of a form, from relative errors of the times of its shapes."""
-    counts, measured = [], []
-    for shape in SHAPES[form]:
-        sizes, call = evaluation(form, shape)
-        counts.append(costs.operations(form, sizes))
-        measured.append(cpu_seconds(call))
+    counts, measured, together = [], [], f"{form} together"
+    shapes = [(form, shape) for shape in SHAPES[form]]
+    shapes += [(together, shape) for shape in SHAPES.get(together, ())]
+    for kind, shape in shapes:
+        sizes, call = evaluation(kind, shape)
+        points = 1 if kind == form else shape[-1]
+        counts.append(costs.operations(form, sizes, points))
+        measured.append(cpu_seconds(call) / points)
     weighted = np.array(counts) / np.array(measured)[:, None]
     scale = weighted.max(axis=0)
     rates = nnls(weighted / scale, np.ones(len(measured)))[0] / scale
-    table = Table(title=f"{form}: one evaluation")
+    table = Table(title=f"{form}: one evaluation, or one of so many points together")
     for heading in ("shape", "measured, ms", "model, ms", "ratio"):
         table.add_column(heading, justify="right")
-    for shape, seconds, row in zip(SHAPES[form], measured, counts):
+    for (_, shape), seconds, row in zip(shapes, measured, counts):
         model = float(np.dot(rates, row))
         table.add_row(
             " × ".join(map(str, shape)), f"{1e3 * seconds:.3f}", f"{1e3 * model:.3f}",
@@ -150,7 +168,7 @@ def main() -> None:
             minimise(options.heads, options.examples, options.inputs, options.widths)
         return
     with one_thread():
-        rates = {form: fitted(form) for form in SHAPES}
+        rates = {form: fitted(form) for form in costs.RATES}
     console.print("RATES = {")
     for form, values in rates.items():
         console.print(f'    "{form}": {values},')

@@ -128,7 +128,7 @@ def minimise_actions(
     >>> networks = [pk.Network((2, 2), N) for N in (10, 100)]
     >>> solutions = pk.minimise_actions(problem, networks, [0.1, 0.01])
     >>> [[round(solution.action, 2) for solution in row] for row in solutions]
-    [[4.96, 14.6], [4.01, 4.96]]
+    [[9.46, 13.68], [7.33, 8.0]]
     """
     networks, temperatures = list(networks), [positive("temperatures", t) for t in temperatures]
     for name, values in (("networks", networks), ("temperatures", temperatures)):

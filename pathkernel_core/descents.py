@@ -165,13 +165,12 @@ class Action:
 
     def evaluated(self, asking: quasi_newton.Asking[Result]) -> AskingEnergy[Result]:
         """Run what asks for the action at coordinates, and return its result."""
-        told = None
-        while True:
-            try:
-                coordinates = asking.send(told)
-            except StopIteration as ended:
-                return ended.value
-            told = yield from self.evaluate(coordinates)
+        try:
+            coordinates = next(asking)
+            while True:
+                coordinates = asking.send((yield from self.evaluate(coordinates)))
+        except StopIteration as ended:
+            return ended.value
 
     def per_width(self, evaluation: Evaluation) -> tuple[float, float]:
         """Entropy and energy of an evaluation, divided by N."""
@@ -216,7 +215,7 @@ class Descender:
         start: np.ndarray,
         curvature: Sequence[quasi_newton.Pair] = (),
         minima: Sequence[Descent] = (),
-    ) -> Descent:
+    ) -> AskingEnergy[Descent]:
         """Descend from coordinates to a minimum.
 
         An exact symmetry, such as that of heads with orthogonal features, keeps coordinates at
@@ -335,11 +334,10 @@ def search(descend: Descender, starts: int | None) -> AskingEnergy[list[Descent]
             if not (descend.is_near(end, minima) or descend.is_on_a_ring(end, minima)):
                 descents.append(descent)
 
-    of_branches = isinstance(coordinates, BranchCoordinates)
     action.limit = math.inf  # candidates do not use up the evaluations of a descent
     scaled = yield from action.evaluated(
         coordinates.scaled_limit(concavity.scale)
-        if of_branches
+        if isinstance(coordinates, BranchCoordinates)
         else scaled_limit(coordinates, concavity.scale)
     )
     yield from descend_into_another(scaled)
@@ -352,7 +350,9 @@ def search(descend: Descender, starts: int | None) -> AskingEnergy[list[Descent]
         return descents
     action.limit = math.inf
     candidates: Iterable[np.ndarray] = yield from action.evaluated(
-        coordinates.further_starts(scaled) if of_branches else further_starts(coordinates, scaled)
+        coordinates.further_starts(scaled)
+        if isinstance(coordinates, BranchCoordinates)
+        else further_starts(coordinates, scaled)
     )
     for start in itertools.islice(candidates, last - 2):
         yield from descend_into_another(start)

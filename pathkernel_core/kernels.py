@@ -305,9 +305,9 @@ class PathKernels:
         Itself where ``space`` was given, or where no other form is faster.
         """
         sizes = Sizes(self.n_examples, self.n_paths, self.n_features, self.outputs)
-        if not self._is_chosen or self.space != "examples":  # feature space keeps no examples
-            return self
-        if cheapest_form(sizes, points) != "kernels":
+        if not (self._is_chosen and isinstance(self.form, ExampleSpace)):
+            return self  # feature space keeps no examples
+        if self.space == "kernels" or cheapest_form(sizes, points) != "kernels":
             return self
         form = KernelSpace(self.form.features, self.form.labels)
         sizes_given = self.input_width, self.n_paths, self.n_examples, self.outputs
