@@ -15,6 +15,7 @@ import numpy as np
 from pathkernel_core.backend import (
     Array,
     array_namespace,
+    batches,
     cholesky,
     compiled,
     from_host,
@@ -27,9 +28,11 @@ from pathkernel_core.backend import (
     packed_order,
     to_host,
 )
-from pathkernel_core.costs import Sizes, reads_kernels_together
+from pathkernel_core.costs import TOGETHER, Sizes, reads_kernels_together
 from pathkernel_core.kernel_energy import multiplicities, pairs_of_paths, weights_of_one_output
 from pathkernel_core.products import matmul
+
+_ELEMENTS = 2**25  # of the kernels K that are held at once, 256 MiB in float64
 
 
 @runtime_checkable
@@ -76,19 +79,27 @@ def energies_and_gradients(
     scales : sequence of arrays, shape (n, 1), or None
         Factors of the paths, see :meth:`pathkernel_core.spaces.Space.energy_and_gradient`.
     """
-    scaled = np.stack([f if s is None else s * f for f, s in zip(factors, scales)])
-    xp, count = array_namespace(kernels=kernels), len(scaled)
+    scaled = [f if s is None else s * f for f, s in zip(factors, scales)]
+    values: list[tuple[float, np.ndarray]] = []
+    for batch in batches(len(scaled), max(TOGETHER, _ELEMENTS // kernels.shape[1])):
+        values += _batch(kernels, labels, np.stack(scaled[batch]), list(temperatures[batch]))
+    return [
+        (energy, gradient if s is None else s * gradient * s.T)
+        for (energy, gradient), s in zip(values, scales)
+    ]
+
+
+def _batch(
+    kernels: Array, labels: Array, factors: np.ndarray, temperatures: list[float]
+) -> list[tuple[float, np.ndarray]]:
+    xp, count = array_namespace(kernels=kernels), len(factors)
     if is_jax_namespace(xp):  # a program for each power of two, and not for every number of points
         extra = 2 ** math.ceil(math.log2(count)) - count
-        scaled = np.concatenate([scaled, scaled[-1:].repeat(extra, axis=0)])
-        temperatures = [*temperatures, *[temperatures[-1]] * extra]
-    evaluate = compiled(_kernel_space, xp)
-    arrays = (from_host(values, kernels) for values in (scaled, temperatures))
-    values, gradients = map(to_host, evaluate(kernels, labels, *arrays))
-    return [
-        (float(value), gradient if s is None else s * gradient * s.T)
-        for value, gradient, s in zip(values, gradients, scales)
-    ]
+        factors = np.concatenate([factors, factors[-1:].repeat(extra, axis=0)])
+        temperatures = temperatures + temperatures[-1:] * extra
+    arrays = (from_host(values, kernels) for values in (factors, temperatures))
+    energies, gradients = compiled(_kernel_space, xp)(kernels, labels, *arrays)
+    return list(zip(to_host(energies)[:count].tolist(), to_host(gradients)))
 
 
 def _kernel_space(

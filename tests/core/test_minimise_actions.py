@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import pathkernel_core as pk
-from pathkernel_core import costs, solvers
+from pathkernel_core import costs, kernel_batches, solvers
 from pathkernel_core.kernel_batches import SharedKernels
 from pathkernel_core.minima import may_have_several
 
@@ -85,6 +85,18 @@ def test_energies_together_are_the_single_ones(library, examples, dtype):
         expected_energy, expected = form.energy_and_gradient(*arguments)
         assert energy == pytest.approx(expected_energy, rel=rtol)
         np.testing.assert_allclose(gradient, expected, atol=rtol * abs(expected).max())
+
+
+def test_batches_are_bounded_in_memory(monkeypatch, examples):
+    form = pk.PathKernels(*examples, "kernels").form
+    arguments = [np.eye(4)] * 7, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7], [None] * 7
+    whole = form.energies_and_gradients(*arguments)
+    monkeypatch.setattr(kernel_batches, "_ELEMENTS", 3 * form.kernels.shape[1])
+    for (energy, gradient), (expected, of_all) in zip(
+        form.energies_and_gradients(*arguments), whole, strict=True
+    ):
+        assert energy == pytest.approx(expected, rel=1e-12)
+        np.testing.assert_allclose(gradient, of_all, atol=1e-12 * abs(of_all).max())
 
 
 def test_given_kernels_together(monkeypatch, examples):
