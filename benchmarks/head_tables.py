@@ -14,6 +14,15 @@ import pandas as pd
 from benchmarks.head_orders import REFERENCE
 
 _SIZES = ("large", "small")
+_HIGHLIGHTED = {  # orders of the figure, and their colours
+    "choose_heads": "#d95f02",
+    REFERENCE: "#1b9e77",
+    "raw gradient": "#7570b3",
+    "form once": "#e6ab02",
+    "ablation": "#66a61e",
+    "random": "#222222",
+}
+_OTHERS = "other orders"
 
 
 def write_results(
@@ -124,9 +133,7 @@ def _summary(frame: pd.DataFrame, size: str) -> Iterator[str]:
     yield "| order | refit | worse | alike | better | rise / that of the reference | passes |"
     yield "| --- | --- | --- | --- | --- | --- | --- |"
     half = frame[frame["quarters"] == 2].copy()
-    half["rise"] = half["loss"] - half["whole_loss"]
-    rises = half[(half["order"] == REFERENCE) & half["refit"]].set_index("model")["rise"]
-    half["ratio"] = half["rise"] / half["model"].map(rises)
+    half["ratio"] = _rise_ratios(half)
     for (order, refit), rows in half.groupby(["order", "refit"], sort=False):
         worse = int((rows["difference"] > 2 * rows["error"]).sum())
         better = int((rows["difference"] < -2 * rows["error"]).sum())
@@ -163,20 +170,36 @@ def _table(frame: pd.DataFrame) -> Iterator[str]:
 
 
 def figure(frame: pd.DataFrame) -> alt.TopLevelMixin:
-    """Rise of the loss at half off against passes, a panel for each model, large draws."""
+    """Rise of the loss over that of the reference, at half off, against passes; large draws.
+
+    A panel for each model. Orders that are not among the highlighted are grey.
+    """
     part = frame[(frame["quarters"] == 2) & (frame["size"] == frame["size"].iloc[0])].copy()
-    part["rise"] = part["loss"] - part["whole_loss"]
+    part["ratio"] = _rise_ratios(part)
     part["gains"] = np.where(part["refit"], "refitted", "as they were")
     part["passes"] = part["passes"].clip(lower=0.5)  # random orders, on a logarithmic axis
-    points = alt.Chart(part).mark_point(filled=True, size=60)
+    part["heads off by"] = part["order"].where(part["order"].isin(_HIGHLIGHTED), _OTHERS)
+    # the highlighted are drawn last, over the others
+    part = part.sort_values("heads off by", key=lambda names: names != _OTHERS, kind="stable")
+    colours = alt.Scale(domain=[*_HIGHLIGHTED, _OTHERS], range=[*_HIGHLIGHTED.values(), "#c8c8c8"])
+    ratio = alt.Y("ratio:Q", title="rise of the loss / that of greedy, refitted")
+    points = alt.Chart(part).mark_point(filled=True, size=70, opacity=1, clip=True)
     return (
         points.encode(
-            x=alt.X("passes:Q", title="passes of the examples").scale(type="log"),
-            y=alt.Y("rise:Q", title="rise of the loss").scale(type="symlog", constant=0.05),
-            color=alt.Color("order:N", sort=None).scale(scheme="category20"),
+            x=alt.X("passes:Q", title="passes of the examples")
+            .scale(type="log", domain=[0.4, 500])
+            .axis(values=[1, 10, 100]),
+            y=ratio.scale(type="log", domain=[0.8, 10]).axis(values=[1, 1.5, 2, 3, 5, 10]),
+            color=alt.Color("heads off by:N", scale=colours),
             shape=alt.Shape("gains:N", title="gains"),
         )
         .properties(width=240, height=200)
-        .facet(alt.Facet("model:N", sort=None, title=None), columns=3)
-        .resolve_scale(y="independent")
+        .facet(alt.Facet("model:N", sort=list(frame["model"].unique()), title=None), columns=3)
     )
+
+
+def _rise_ratios(half: pd.DataFrame) -> pd.Series:
+    """Rise of the loss over that of the reference with refitted gains, of rows of one quarter."""
+    rises = half["loss"] - half["whole_loss"]
+    is_reference = (half["order"] == REFERENCE) & half["refit"]
+    return rises / half["model"].map(rises[is_reference].groupby(half["model"]).first())
