@@ -24,8 +24,8 @@ def answer_all(
     minimisers : sequence of generators
         They yield questions, receive answers, and return results.
     answer : callable
-        Answers of a list of questions, one of each minimiser that has not ended. An exception in
-        the place of an answer is raised inside the minimiser that asked.
+        Answers of a list of questions, one of each minimiser that has not ended. One that
+        is an exception is raised inside the minimiser that asked.
     """
     results: dict[int, Result] = {}
     questions: dict[int, Question] = {}

@@ -57,13 +57,14 @@ def block_of(document, words):
 def test_examples_in_python_run(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (readme,) = code_blocks("README.md", "python")
-    example, sub_network, kernels, gradients, study, core, dataset, drawing = code_blocks(
-        "docs/python.md", "python"
-    )
+    blocks = code_blocks("docs/python.md", "python")
+    example, grid, sub_network, kernels, gradients, study, core, dataset, drawing = blocks
     assert example == readme
     namespace = {}
-    exec(example + sub_network, namespace)
+    exec(example + grid, namespace)
     assert "CONVERGED" in capsys.readouterr().out
+    assert [len(row) for row in namespace["grid"]] == [3, 3, 3]
+    exec(sub_network, namespace)
     assert namespace["part"].network.heads == (2,)
     exec(kernels, namespace)
     assert "(10,)" in capsys.readouterr().out
