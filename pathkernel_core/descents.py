@@ -20,8 +20,8 @@ from pathkernel_core.errors import NotPositiveDefiniteError
 from pathkernel_core.kernels import PathKernels
 from pathkernel_core.minima import (
     STRONG,
-    SUSPICIOUS,
     further_starts,
+    may_have_several,
     scaled_limit,
     structured_starts,
     suspicion,
@@ -321,9 +321,10 @@ def search(descend: Descender, starts: int | None) -> AskingEnergy[list[Descent]
     action = descend.action
     network, coordinates = action.network, action.coordinates
     descents = [(yield from descend(coordinates.gp_limit))]
-    concavity = suspicion(action.problem, network, action.temperature)
-    if starts == 1 or (starts is None and concavity.ratio < SUSPICIOUS):
+    point = action.problem, network, action.temperature
+    if starts == 1 or (starts is None and not may_have_several(*point)):
         return descents
+    concavity = suspicion(*point)
 
     def descend_into_another(start: np.ndarray) -> AskingEnergy[None]:
         # a failed end is no minimum: to give up a descent near it could lose the minimum beyond
