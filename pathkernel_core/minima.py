@@ -30,11 +30,12 @@ from pathkernel_core.quasi_newton import Asking
 SUSPICIOUS = 1.0  # Concavity.ratio from which a second start is tried
 STRONG = 10.0  # Concavity.ratio from which every head is tried
 MOST_STARTS = 24  # starts of an automatic search, the limit included
+AGREEING = 2  # starts in a row that lead back to known minima, at which it ends
 SMALLEST_SHARE = 0.01  # of the squared labels, which the limit's kernel should explain
 LARGEST_VARIANCE = 1e4  # of a prior output over the mean squared label
 _LARGEST_SCALE = 60.0  # t
 _STEP = 2.0  # in t
-_SUPPRESSIONS = (3.0, 1.0)  # of the logarithms of factors of heads switched off
+_SUPPRESSION = 3.0  # of the logarithms of factors of heads switched off
 
 
 @dataclass(frozen=True)
@@ -158,23 +159,21 @@ def further_starts(
 ) -> Asking[Iterator[np.ndarray]]:
     """Coordinates from which to search for other minima, without end.
 
-    From the scaled limit each head of a layer with the other heads of the layer suppressed (of
-    many, those of the lowest action first); then random ones. A generator, as
-    :func:`scaled_limit`, which returns the iterator of the starts.
+    From the scaled limit each head of a layer with the other heads of the layer suppressed, those
+    of the lowest action first; then random ones. A generator, as :func:`scaled_limit`, which
+    returns the iterator of the starts.
     """
     network = coordinates.network
     of_heads = [
-        coordinates.suppressed(scaled, layer, head, suppression)
-        for suppression in _SUPPRESSIONS
+        coordinates.suppressed(scaled, layer, head, _SUPPRESSION)
         for layer, heads in enumerate(network.heads)
         for head in range(heads)
         if heads > 1 and math.isfinite(network.widths[layer])
     ]
-    if len(of_heads) > MOST_STARTS - 2:  # an evaluation each, where a descent takes tens
-        values = []
-        for start in of_heads:
-            values.append((yield start).value)
-        of_heads = [of_heads[index] for index in np.argsort(values, kind="stable")]
+    values = []
+    for start in of_heads:  # an evaluation each, where a descent takes tens
+        values.append((yield start).value)
+    of_heads = [of_heads[index] for index in np.argsort(values, kind="stable")]
     return itertools.chain(of_heads, random_starts(scaled))
 
 
@@ -214,7 +213,7 @@ def structured_starts(network: Network) -> int:
     """Number of starts of a full automatic search, the limit included."""
     layers = zip(network.heads, network.widths)
     heads = sum(count for count, width in layers if count > 1 and math.isfinite(width))
-    return min(MOST_STARTS, 2 + len(_SUPPRESSIONS) * heads)
+    return min(MOST_STARTS, 2 + heads)
 
 
 def _forces(sizes: np.ndarray, highest: float) -> np.ndarray:
