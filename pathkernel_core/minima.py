@@ -102,12 +102,12 @@ def may_have_several(problem: PathKernels, network: Network, temperature: float)
     if not network.shared:
         return False
     spectrum = problem.label_spectrum(network)
-    if _largest_ratio(spectrum, network, temperature) < SUSPICIOUS:
+    if largest_ratio(spectrum, network, temperature) < SUSPICIOUS:
         return False
     return concavity(spectrum, network, temperature).ratio >= SUSPICIOUS
 
 
-def _largest_ratio(spectrum: LabelSpectrum, network: Network, temperature: float) -> float:
+def largest_ratio(spectrum: LabelSpectrum, network: Network, temperature: float) -> float:
     """Bound on :attr:`Concavity.ratio`, in a thirtieth of its time: each mode at its own worst t.
 
     A mode is worst at r = 2 − √3, or at t = 0 if it is beyond; ln det'' is positive, and entropy''
