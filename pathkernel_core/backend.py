@@ -6,9 +6,10 @@ The rest of the core uses only the Python array API standard.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import array_api_compat
@@ -285,6 +286,31 @@ def joined(parts: Sequence[Array], axis: int = 0) -> Array:
     if len(parts) == 1:
         return parts[0]
     return array_api_compat.array_namespace(*parts).concat(parts, axis=axis)
+
+
+def filled(parts: Iterable[Array], rows: int) -> Array:
+    """Concatenate batches of rows that are made one after another, without a second copy of all.
+
+    On JAX, and where PyTorch records gradients, with one: their arrays cannot be filled.
+
+    Parameters
+    ----------
+    parts : iterable of arrays
+    rows : int
+        Rows of all parts together.
+    """
+    parts = iter(parts)
+    first = next(parts)
+    xp = array_api_compat.array_namespace(first)
+    if is_jax_namespace(xp) or differentiated(first) or first.shape[0] == rows:
+        return joined([first, *parts])
+    device = array_api_compat.device(first)
+    array = xp.empty((rows, *first.shape[1:]), dtype=first.dtype, device=device)
+    start = 0
+    for part in itertools.chain([first], parts):
+        array[start : start + part.shape[0], ...] = part
+        start += part.shape[0]
+    return array
 
 
 def identity(size: int, like: Array, xp: Any) -> Array:

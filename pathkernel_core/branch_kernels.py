@@ -7,6 +7,7 @@ kernels of every path with itself are needed, K(x, x') = Σ_l u_l C_ll(x, x') / 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,10 +17,10 @@ from pathkernel_core.backend import (
     array_namespace,
     batches,
     compiled,
+    filled,
     finite,
     from_host,
     is_true,
-    joined,
     log_determinant,
     packed_order,
     real_floating,
@@ -171,13 +172,15 @@ def branch_kernel_space(kernels: Array, labels: Array) -> BranchKernelSpace:
         )
     rounding = math.sqrt(float(xp.finfo(kernels.dtype).eps))
     by_branch = batches(shape[0], max(1, WHITENED // shape[1] ** 2))
-    packed = []
-    for batch in by_branch:  # which bounds copies
-        part = kernels[batch, ...]
-        _check_symmetric(part, shape, rounding)
-        _check_positive(part, shape, rounding)
-        packed.append(compiled(_packed, xp)(part, float(shape[0])))
-    return BranchKernelSpace(joined(packed), labels)
+
+    def packed() -> Iterator[Array]:
+        for batch in by_branch:  # which bounds copies
+            part = kernels[batch, ...]
+            _check_symmetric(part, shape, rounding)
+            _check_positive(part, shape, rounding)
+            yield compiled(_packed, xp)(part, float(shape[0]))
+
+    return BranchKernelSpace(filled(packed(), shape[0]), labels)
 
 
 def _check_symmetric(kernels: Array, shape: tuple[int, ...], rounding: float) -> None:

@@ -22,6 +22,7 @@ from pathkernel_core.backend import (
     batches,
     cholesky,
     compiled,
+    filled,
     finite,
     from_host,
     gram_matrix,
@@ -89,7 +90,7 @@ class BranchSpace(ExampleSpace):
         examples, paths, _ = self.features.shape
         evaluate = compiled(_packed_kernels, array_namespace(features=self.features))
         by_branch = batches(paths, max(1, WHITENED // examples**2))
-        return joined([evaluate(self.features[:, block, :]) for block in by_branch])
+        return filled((evaluate(self.features[:, block, :]) for block in by_branch), paths)
 
     @property
     def _evaluation(self) -> tuple[Callable, tuple[Array, Array]]:

@@ -31,6 +31,8 @@ from pathkernel_core.backend import Array, array_namespace, from_host
 from pathkernel_core.network import Network
 from pathkernel_core.products import matmul
 
+_TRIANGULAR = 64  # rows from which a product skips the zeros of a triangle
+_SMALL = 2**12  # entries of a small matrix
 _ZERO = 1e-7  # of the largest coordinate; a symmetry keeps the smaller ones at zero
 
 
@@ -80,6 +82,18 @@ class Level:
         return np.eye(self.rows, self.columns, dtype=bool)[self.free]
 
     @cached_property
+    def positions(self) -> np.ndarray:
+        """Indices of those of its coordinates that are on the diagonal."""
+        return np.flatnonzero(self.diagonal)
+
+    @cached_property
+    def entries(self) -> np.ndarray:
+        """Index of flat X_ℓ that selects its coordinates."""
+        flat = self.free.reshape(-1)
+        # numbers are faster for small matrices, a mask takes an eighth of their memory
+        return np.flatnonzero(flat) if flat.size <= _SMALL else flat
+
+    @cached_property
     def indices(self) -> np.ndarray:
         """Flat index of each entry of X_ℓ in its coordinates, then 0, 1 and what a skip fixes."""
         # the constants follow the coordinates, so that one gather fills the whole matrix
@@ -93,6 +107,12 @@ class Level:
     def blocks(self, matrix: Array) -> Array:
         """Rows of a matrix split by the branches of this layer: (branches, m, columns)."""
         return matrix.reshape(self.branches, -1, matrix.shape[1])
+
+    def side_by_side(self, matrix: np.ndarray) -> np.ndarray:
+        """Blocks of a matrix beside each other: (m, branches · columns)."""
+        size, columns = self.rows // self.branches, matrix.shape[1]
+        blocks = matrix.reshape(self.branches, size, columns)
+        return blocks.transpose(1, 0, 2).reshape(size, -1)
 
     def of_heads(self, blocks: Array) -> Array:
         """Blocks without that of the skip."""
@@ -217,9 +237,14 @@ class ChainCoordinates:
             0.0 if level.fixed else degrees / network.width
             for level, degrees in zip(self.levels, network.widths)
         ]
-        self._diagonal = np.concatenate([level.diagonal for level in self.levels])
+        on_diagonal = np.concatenate([level.diagonal for level in self.levels])
         counts = [len(level.diagonal) for level in self.levels]
-        self._weight_of_coordinate = np.repeat(self.weights, counts)
+        weights = np.repeat(self.weights, counts)
+        # the whole Hessian there: (e^{2t} − 2t)'' = 4, (x²)'' = 2, and no term has two coordinates
+        self._curvature = 2 * weights * (1 + on_diagonal)
+        self._positions = np.flatnonzero(on_diagonal)
+        self._weights_on_diagonal = weights[self._positions]
+        self._weights_below = np.where(on_diagonal, 0.0, weights)
         # at X = 1 a row adds 1 to tr and −ln σ² to −ln det; H ln det U_{ℓ+1} cancels the rest, and
         # rows that a skip repeats are counted with the level above
         self._limit_entropy = sum(
@@ -235,8 +260,7 @@ class ChainCoordinates:
     @property
     def curvature(self) -> np.ndarray:
         """Diagonal of the entropy's Hessian (per N) at the Gaussian process limit."""
-        # the whole Hessian there: (e^{2t} − 2t)'' = 4, (x²)'' = 2, and no term has two coordinates
-        return 2 * self._weight_of_coordinate * (1 + self._diagonal)
+        return self._curvature
 
     @property
     def gp_limit(self) -> np.ndarray:
@@ -268,13 +292,16 @@ class ChainCoordinates:
         """Triangular matrices X_1, …, X_a."""
         factors = []  # as relative_factors has them, but in place: every evaluation asks for them
         for level, scale in zip(self.levels, self.scales):
-            entries = coordinates[level.part].copy()
-            entries[level.diagonal] = np.exp(entries[level.diagonal])
-            factor = np.eye(*level.free.shape)
+            entries, positions = coordinates[level.part].copy(), level.positions
+            entries[positions] = np.exp(entries[positions])
+            if level.fixed:
+                factors.append(np.eye(level.rows, level.columns))
+                continue
+            flat = np.zeros(level.rows * level.columns)
             # rows that repeat B_{ℓ+1}: 1/σ_ℓ undoes the σ_ℓ of B_ℓ = σ_ℓ (1 ⊗ B_{ℓ+1}) X_ℓ
-            factor.flat[: level.shared * level.rows : level.rows + 1] = 1 / scale
-            factor[level.free] = entries
-            factors.append(factor)
+            flat[: level.shared * level.columns : level.columns + 1] = 1 / scale
+            flat[level.entries] = entries
+            factors.append(flat.reshape(level.rows, level.columns))
         return factors
 
     def factors(self, relative: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -316,9 +343,10 @@ class ChainCoordinates:
     def excess_entropy(self, coordinates: np.ndarray) -> float:
         """Entropy above that of the Gaussian process limit, not divided by N."""
         with np.errstate(over="ignore"):  # as the function of this name, which takes any library
-            logs = 2 * coordinates
-            terms = np.where(self._diagonal, np.expm1(logs) - logs, coordinates**2)
-            return self.network.width * float(self._weight_of_coordinate @ terms)
+            logs = 2 * coordinates[self._positions]
+            below = self._weights_below.dot(coordinates * coordinates)
+            diagonal = self._weights_on_diagonal.dot(np.expm1(logs) - logs)
+            return self.network.width * float(below + diagonal)
 
     def gradient(
         self,
@@ -341,26 +369,26 @@ class ChainCoordinates:
         gradient = np.empty(self.size)
         # Backwards through the chain: with D_ℓ = ∂S/∂B_ℓ, D_1 = 2 (∂S/∂U_1) B_1, the slope in X_ℓ
         # is σ_ℓ (1 ⊗ B_{ℓ+1})ᵀ D_ℓ, and D_{ℓ+1} = σ_ℓ Σ_h D_ℓh X_ℓhᵀ. By hand, since NumPy does
-        # not differentiate. BLAS reads the transposes of C-ordered arrays.
-        trmm = scipy.linalg.blas.dtrmm
-        down = trmm(2.0, factors[0].T, np.ascontiguousarray(energy_gradient).T).T
+        # not differentiate.
+        down = _times_lower(2.0, energy_gradient, factors[0])
         aboves = (*factors[1:], None)
         for level, scale, factor, above in zip(self.levels, self.scales, relative, aboves):
             slope = scale * down
             if above is not None:
                 if not level.fixed:
-                    slope = np.matmul(above.T, level.blocks(slope)).reshape(factor.shape)
-                blocks = level.blocks(factor)
-                down = np.matmul(level.blocks(down), scale * blocks.transpose(0, 2, 1))
-                down = down.sum(axis=0)
+                    slope = np.matmul(above.T, level.blocks(slope))
+                # the sum over heads as one product of blocks that stand side by side
+                down = scale * np.dot(level.side_by_side(down), level.side_by_side(factor).T)
             if not level.fixed:
                 slopes = gradient[level.part]
-                slopes[:] = slope[level.free]
-                slopes[level.diagonal] *= factor.diagonal()[level.shared :]  # of its logarithm
+                slopes[:] = slope.reshape(-1)[level.entries]
+                slopes[level.positions] *= factor.diagonal()[level.shared :]  # of its logarithm
         # expm1, since a level much wider than another is at X = 1 to rounding
         with np.errstate(over="ignore"):
-            of_entropy = np.where(self._diagonal, np.expm1(2 * coordinates), coordinates)
-        return gradient + 2 * self._weight_of_coordinate * of_entropy
+            gradient += (2 * self._weights_below) * coordinates
+            growth = np.expm1(2 * coordinates[self._positions])
+            gradient[self._positions] += 2 * self._weights_on_diagonal * growth
+        return gradient
 
     def largest_slope(
         self,
@@ -397,29 +425,36 @@ class ChainCoordinates:
                 continue
             # E from the coordinate itself: e^t − 1 would lose the digits of a small t
             excess = relative[number][level.shared :].copy()
-            diagonal = coordinates[level.part][level.diagonal]
-            np.fill_diagonal(excess[:, level.shared :], np.expm1(diagonal))
-            square = excess.T @ excess
+            growth = np.expm1(coordinates[level.part][level.positions])
+            excess.reshape(-1)[level.shared :: level.columns + 1] = growth
+            square = np.dot(excess.T, excess)
             square[level.shared :] += excess
             square[:, level.shared :] += excess.T
             inverse = inverses[number]
-            slopes[number] = inverse.T @ (weight * square) @ inverse + from_below
+            slopes[number] = np.dot(np.dot(inverse.T, weight * square), inverse) + from_below
             if number + 1 < len(factors):
                 size = level.rows // level.branches
-                heads = excess.reshape(-1, size, level.columns)
-                change = -np.matmul(heads, heads.transpose(0, 2, 1)).sum(axis=0)
-                pairs_of_heads = excess[:, level.shared :].reshape((len(heads), size) * 2)
+                heads = excess.reshape(-1, size, level.columns).transpose(1, 0, 2)
+                heads = heads.reshape(size, -1)
+                pairs_of_heads = excess[:, level.shared :].reshape((len(excess) // size, size) * 2)
                 same_head = np.einsum("hahb->ab", pairs_of_heads)
-                change -= same_head + same_head.T
+                change = np.dot(heads, heads.T) + same_head + same_head.T
                 inverse = inverses[number + 1]
-                from_below = inverse.T @ (weight * change) @ inverse
+                from_below = np.dot(np.dot(inverse.T, -weight * change), inverse)
         # from the readout down, since a block that a skip repeats may itself repeat one
         for number, level in reversed(list(enumerate(self.levels))):
             if level.shared and number in slopes:
                 slopes[number][: level.shared, : level.shared] += slopes.pop(number + 1)
-        return max(
-            (float(max(slope.max(), -slope.min())) for slope in slopes.values()), default=0.0
-        )
+        return max((float(np.abs(slope).max()) for slope in slopes.values()), default=0.0)
+
+
+def _times_lower(scale: float, matrix: np.ndarray, factor: np.ndarray) -> np.ndarray:
+    """Product of a symmetric matrix and a lower triangular factor, times a number."""
+    if len(factor) < _TRIANGULAR:
+        return np.dot(scale * matrix, factor)
+    # BLAS reads the transposes of C-ordered arrays
+    trmm = scipy.linalg.blas.dtrmm
+    return trmm(scale, factor.T, np.ascontiguousarray(matrix).T).T
 
 
 def _inverse(factor: np.ndarray) -> np.ndarray:

@@ -155,8 +155,8 @@ def minimisation_bytes(sizes: Sizes, width: float, form: str | None = None) -> f
         elements = features * (1 + 1 / sizes.outputs if sizes.outputs > 1 else 1) + 2.0 * rows**2
         if form == "examples":
             elements += 3 * min(features, WHITENED) + rows * min(paths, BLOCK) * sizes.inputs
-        else:  # stacked once they are made
-            elements += 2.0 * sizes.kernel_elements + 3 * rows**2
+        else:  # made path by path
+            elements += sizes.kernel_elements + (2.0 * paths + 3) * rows**2
     memory, limit = PAIRS
     coordinates = (
         0.6 * paths**2

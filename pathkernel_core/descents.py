@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -19,9 +20,10 @@ from pathkernel_core.branches import BranchCoordinates, coordinates_of
 from pathkernel_core.errors import NotPositiveDefiniteError
 from pathkernel_core.kernels import PathKernels
 from pathkernel_core.minima import (
+    AGREEING,
     STRONG,
-    SUSPICIOUS,
     further_starts,
+    may_have_several,
     scaled_limit,
     structured_starts,
     suspicion,
@@ -321,11 +323,11 @@ def search(descend: Descender, starts: int | None) -> AskingEnergy[list[Descent]
     action = descend.action
     network, coordinates = action.network, action.coordinates
     descents = [(yield from descend(coordinates.gp_limit))]
-    concavity = suspicion(action.problem, network, action.temperature)
-    if starts == 1 or (starts is None and concavity.ratio < SUSPICIOUS):
+    point = action.problem, network, action.temperature
+    if starts == 1 or (starts is None and not may_have_several(*point)):
         return descents
 
-    def descend_into_another(start: np.ndarray) -> AskingEnergy[None]:
+    def finds_another(start: np.ndarray) -> AskingEnergy[bool]:
         # a failed end is no minimum: to give up a descent near it could lose the minimum beyond
         minima = [descent for descent in descents if descent.status.ok]
         with contextlib.suppress(_AbandonedError):
@@ -333,27 +335,31 @@ def search(descend: Descender, starts: int | None) -> AskingEnergy[list[Descent]
             end = descent.evaluation
             if not (descend.is_near(end, minima) or descend.is_on_a_ring(end, minima)):
                 descents.append(descent)
+                return True
+        return False
 
+    concavity = suspicion(*point)
+    if isinstance(coordinates, BranchCoordinates):
+        scaling, others = coordinates.scaled_limit, coordinates.further_starts
+    else:
+        scaling = partial(scaled_limit, coordinates)
+        others = partial(further_starts, coordinates)
     action.limit = math.inf  # candidates do not use up the evaluations of a descent
-    scaled = yield from action.evaluated(
-        coordinates.scaled_limit(concavity.scale)
-        if isinstance(coordinates, BranchCoordinates)
-        else scaled_limit(coordinates, concavity.scale)
-    )
-    yield from descend_into_another(scaled)
+    scaled = yield from action.evaluated(scaling(concavity.scale))
+    another = yield from finds_another(scaled)
     # the scaled limit is in the basin of a network that uses all its paths; if it leads back to
     # the first minimum, only a strong suspicion is worth the descents of single heads
-    if starts is None and len(descents) == 1 and concavity.ratio < STRONG:
+    if starts is None and not another and concavity.ratio < STRONG:
         return descents
     last = structured_starts(network) if starts is None else starts
     if last == 2:
         return descents
     action.limit = math.inf
-    candidates: Iterable[np.ndarray] = yield from action.evaluated(
-        coordinates.further_starts(scaled)
-        if isinstance(coordinates, BranchCoordinates)
-        else further_starts(coordinates, scaled)
-    )
+    candidates: Iterable[np.ndarray] = yield from action.evaluated(others(scaled))
+    agreeing = 0
     for start in itertools.islice(candidates, last - 2):
-        yield from descend_into_another(start)
+        another = yield from finds_another(start)
+        agreeing = 0 if another else agreeing + 1
+        if starts is None and agreeing == AGREEING:
+            break
     return descents

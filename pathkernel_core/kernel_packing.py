@@ -11,8 +11,8 @@ from pathkernel_core.backend import (
     Array,
     array_namespace,
     compiled,
+    filled,
     from_host,
-    joined,
     packed_order,
     real_floating,
     to_host,
@@ -138,13 +138,15 @@ def packed_kernels(kernels: Array, *, paths: int, outputs: int) -> Array:
     entries = from_host(packed_order(examples)[0], kernels, xp.int64)
     if outputs > 1:
         return xp.reshape(_full(kernels, paths=paths), (paths**2, -1)) / paths
-    packed = []
-    for path, block in _blocks(kernels, paths):
-        # a pair is C + Cᵀ, which would count a path with itself twice
-        share = from_host(np.array([1.0] * path + [0.5]) / paths, kernels)[:, None, None]
-        block = share * (block + xp.matrix_transpose(block))
-        packed.append(xp.take(xp.reshape(block, (path + 1, -1)), entries, axis=1))
-    return joined(packed)
+
+    def packed() -> Iterator[Array]:
+        for path, block in _blocks(kernels, paths):
+            # a pair is C + Cᵀ, which would count a path with itself twice
+            share = from_host(np.array([1.0] * path + [0.5]) / paths, kernels)[:, None, None]
+            both = share * (block + xp.matrix_transpose(block))
+            yield xp.take(xp.reshape(both, (path + 1, -1)), entries, axis=1)
+
+    return filled(packed(), paths * (paths + 1) // 2)
 
 
 def _check_positive(kernels: Array, space: PairSpace, paths: int, rounding: float) -> None:

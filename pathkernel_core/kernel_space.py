@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,8 +12,8 @@ from pathkernel_core.backend import (
     Array,
     array_namespace,
     compiled,
+    filled,
     from_host,
-    joined,
     packed_order,
 )
 from pathkernel_core.kernel_batches import energies_and_gradients, pays_together
@@ -64,11 +64,17 @@ class KernelSpace(ExampleSpace):
 
 
 def _kernels(features: Array, *, outputs: int) -> Array:
+    paths = features.shape[1]
+    rows = paths * (paths + 1) // 2 if outputs == 1 else paths**2
+    return filled(_by_path(features, outputs), rows)
+
+
+def _by_path(features: Array, outputs: int) -> Iterator[Array]:
+    """Kernels of every path with those up to it, or with all for several outputs."""
     xp = array_namespace(features=features)
     by_path = xp.permute_dims(features, (1, 0, 2))
     paths, examples, _ = by_path.shape
     entries = from_host(packed_order(examples)[0], features, xp.int64)
-    kernels = []
     for path in range(paths):  # packed path by path: all pairs in full would be four times as many
         duals = by_path[: path + 1, ...] if outputs == 1 else by_path
         kernel = matmul(by_path[path, ...], xp.matrix_transpose(duals))
@@ -77,5 +83,4 @@ def _kernels(features: Array, *, outputs: int) -> Array:
             share = from_host([1.0] * path + [0.5], features)[:, None, None]
             kernel = share * (kernel + xp.matrix_transpose(kernel))
         kernel = xp.reshape(kernel, (kernel.shape[0], -1))
-        kernels.append(xp.take(kernel, entries, axis=1) if outputs == 1 else kernel)
-    return joined(kernels)
+        yield xp.take(kernel, entries, axis=1) if outputs == 1 else kernel

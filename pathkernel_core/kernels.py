@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Literal, cast, get_args
 
 import numpy as np
@@ -406,12 +406,7 @@ class PathKernels:
 
         Cached for networks whose limits are proportional.
         """
-        # the limit's kernel is a sum over paths, weighted by the squares of these coefficients: a
-        # common factor, such as another σ²_0, only scales the eigenvalues
-        scales = network.path_scales * np.sqrt(network.kernel_variance * network.limit_diagonal)
-        largest = scales.max()
-        ratios = scales[:: network.outputs] / largest
-        key = tuple(ratios.round(12).tolist())
+        ratios, largest, key = _limit_scales(network)
         with np.errstate(all="ignore"):
             if key not in self._label_spectra:
                 self._label_spectra[key] = self.form_for(network).label_spectrum(ratios)
@@ -513,6 +508,17 @@ class PathKernels:
             explained=posterior.explained,
         )
         return to_host(mean), to_host(covariance)
+
+
+@lru_cache(maxsize=64)
+def _limit_scales(network: Network) -> tuple[np.ndarray, float, tuple[float, ...]]:
+    """Scales (n,) of the paths in the limit, over the largest; that; and a key of the former."""
+    # the limit's kernel is a sum over paths, weighted by the squares of these coefficients: a
+    # common factor, such as another σ²_0, only scales the eigenvalues
+    scales = network.path_scales * np.sqrt(network.kernel_variance * network.limit_diagonal)
+    largest = float(scales.max())
+    ratios = scales[:: network.outputs] / largest
+    return ratios, largest, tuple(ratios.round(12).tolist())
 
 
 def _feature_space(statistics: SufficientStatistics, input_width: int) -> FeatureSpace:

@@ -2,7 +2,7 @@
 
 Lanczos' method, started with the labels, gives a Gauss quadrature of sums Σ_k (v_k·Y)² f(λ_k) over
 the eigenpairs of K in about thirty products, as much work as one evaluation of the energy. Started
-with random vectors it estimates Σ_k f(λ_k).
+with random vectors it estimates Σ_k f(λ_k). Of small matrices the eigenvectors are computed.
 """
 
 from __future__ import annotations
@@ -14,9 +14,19 @@ from dataclasses import dataclass
 import numpy as np
 import scipy
 
-from pathkernel_core.backend import Array, array_namespace, compiled, from_host, joined, to_host
+from pathkernel_core.backend import (
+    Array,
+    array_namespace,
+    compiled,
+    finite,
+    from_host,
+    is_true,
+    joined,
+    to_host,
+)
 from pathkernel_core.products import matmul
 
+_EXACT = 256  # rows of a matrix whose eigenvectors take less time than Lanczos' method
 _STEPS = 32
 _PROBES = 4  # random vectors
 _ROUNDING = 1e-12  # of the largest eigenvalue
@@ -79,9 +89,30 @@ class LabelSpectrum:
 def kernel_spectrum(kernel: Array, labels: Array) -> LabelSpectrum:
     """Spectrum of a kernel (P, P) that is in memory, with labels (P, C)."""
     xp = array_namespace(kernel=kernel)
-    of_labels, modes = lanczos(_product, (kernel,), labels)
+    of_labels, modes = quadratures(kernel, labels)
     mean = float(xp.sum(xp.linalg.diagonal(kernel))) / kernel.shape[0]
     return LabelSpectrum(of_labels, modes, mean, float(xp.mean(labels**2)))
+
+
+def quadratures(matrix: Array, start: Array) -> tuple[Quadrature, Quadrature]:
+    """Quadratures as :func:`lanczos` has them, of a symmetric positive matrix in memory.
+
+    Exact for small matrices, whose eigenvectors take less time.
+    """
+    if matrix.shape[0] > _EXACT or not is_true(finite(matrix)):
+        return lanczos(_product, (matrix,), start)
+    xp = array_namespace(matrix=matrix)
+    values, powers = map(to_host, compiled(_powers, xp)(matrix, start))
+    nodes = np.maximum(values.astype(float), 0.0)  # rounding may make a zero eigenvalue negative
+    of_start = Quadrature(nodes, powers.astype(float))
+    return _sum([of_start]), Quadrature(nodes, np.ones(len(nodes)))
+
+
+def _powers(matrix: Array, start: Array) -> tuple[Array, Array]:
+    """Eigenvalues, and sums over the columns of ``start`` of squared components."""
+    xp = array_namespace(matrix=matrix)
+    values, vectors = xp.linalg.eigh(matrix)
+    return values, xp.sum(matmul(xp.matrix_transpose(vectors), start) ** 2, axis=1)
 
 
 def _product(vectors: Array, kernel: Array) -> Array:
@@ -108,14 +139,14 @@ def lanczos(
     # of all vectors with independent entries, those of ±1 estimate a trace with the least variance
     probes = np.random.default_rng(0).choice([-1.0, 1.0], size=(rows, _PROBES))
     vectors, norms, basis = compiled(_begin, xp)(
-        start, from_host(probes, start), from_host(np.zeros((steps, 1, 1)), start)
+        start, from_host(probes, start), from_host(np.zeros((1, steps, 1)), start)
     )
     step = compiled(_step, xp, static=("product",))
     diagonals, couplings = [], []
     for number in range(steps):
         # a mask that adds the vector to an empty row of the basis: JAX cannot assign in place,
         # and with the mask as an argument one compiled program serves all steps
-        row = from_host(np.eye(steps)[number][:, None, None], start)
+        row = from_host(np.eye(steps)[number][:, None], start)
         basis, vectors, diagonal, coupling = step(basis, row, vectors, arrays, product=product)
         diagonals.append(to_host(diagonal))
         couplings.append(to_host(coupling))
@@ -136,7 +167,7 @@ def _begin(start: Array, probes: Array, zeros: Array) -> tuple[Array, Array, Arr
     vectors = joined([start, probes], axis=1)
     norms = xp.sqrt(xp.sum(vectors**2, axis=0))
     vectors = vectors / xp.where(norms > 0, norms, xp.ones_like(norms))
-    return vectors, norms, zeros * vectors
+    return vectors, norms, zeros * xp.matrix_transpose(vectors)[:, None, :]
 
 
 def _gauss(diagonal: np.ndarray, coupling: np.ndarray, total: float) -> Quadrature:
@@ -165,13 +196,15 @@ def _step(
 ) -> tuple[Array, Array, Array, Array]:
     """One step of Lanczos' method for every column, orthogonalised against all before it."""
     xp = array_namespace(vectors=vectors)
-    basis = basis + row * vectors
+    basis = basis + row * xp.matrix_transpose(vectors)[:, None, :]  # (columns, steps, rows)
     images = product(vectors, *arrays)
     diagonal, size = xp.sum(vectors * images, axis=0), xp.sqrt(xp.sum(images**2, axis=0))
     # against the whole basis: the three-term recurrence alone loses orthogonality as soon as a node
     # converges, and then finds it again as a ghost. Twice is enough for full precision
+    columns = xp.matrix_transpose(images)[:, :, None]
     for _ in range(2):
-        images = images - xp.sum(basis * xp.sum(basis * images, axis=1, keepdims=True), axis=0)
+        columns = columns - matmul(xp.matrix_transpose(basis), matmul(basis, columns))
+    images = xp.matrix_transpose(columns[:, :, 0])
     norms = xp.sqrt(xp.sum(images**2, axis=0))
     # an exhausted Krylov space leaves only rounding
     ended = norms <= 100 * float(xp.finfo(images.dtype).eps) * size

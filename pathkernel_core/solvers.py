@@ -84,7 +84,8 @@ def energies(questions: Sequence[EnergyQuestion]) -> list[tuple[float, np.ndarra
         by_form.setdefault(id(question.form), []).append(index)
     for indices in by_form.values():
         form = questions[indices[0]].form
-        if isinstance(form, SharedKernels) and form.pays_together(len(indices)):
+        several = len(indices) > 1
+        if several and isinstance(form, SharedKernels) and form.pays_together(len(indices)):
             asked = [questions[index] for index in indices]
             together = form.energies_and_gradients(
                 [question.factor for question in asked],

@@ -42,7 +42,7 @@ from pathkernel_core.backend import (
 )
 from pathkernel_core.costs import BLOCK, WHITENED
 from pathkernel_core.errors import NotPositiveDefiniteError
-from pathkernel_core.label_spectrum import LabelSpectrum, Quadrature, lanczos
+from pathkernel_core.label_spectrum import LabelSpectrum, Quadrature, lanczos, quadratures
 from pathkernel_core.products import matmul
 
 
@@ -216,7 +216,11 @@ class ExampleSpace:
         evaluate = compiled(_flat_features, array_namespace(features=self.features))
         scales = from_host(scales[:, None], self.features)
         flat, diagonal, square = evaluate(self.features, scales, self.labels)
-        labels, modes = lanczos(_example_product, (flat,), self.labels)
+        xp = array_namespace(features=self.features)
+        if flat.shape[0] <= flat.shape[1]:
+            labels, modes = quadratures(matmul(flat, xp.matrix_transpose(flat)), self.labels)
+        else:
+            labels, modes = lanczos(_example_product, (flat,), self.labels)
         return LabelSpectrum(labels, modes, float(diagonal), float(square))
 
     def _kernel(self, rows: Array, factor: Array) -> Array:
@@ -316,7 +320,7 @@ class FeatureSpace:
         repeated = from_host(np.repeat(scales, self.gram.shape[1])[:, None], self.gram)
         evaluate = compiled(_flat_sums, xp)
         gram, start, trace = evaluate(self.gram, self.projections, repeated)
-        projected, modes = lanczos(_gram_product, (gram,), start)  # weights λ (v·Y)², here
+        projected, modes = quadratures(gram, start)  # weights λ (v·Y)², here
         # (v·Y)² is a quotient by λ, so that rounding at λ = 0 would pass for a share of the labels;
         # whatever no visible mode explains is orthogonal to the features, at λ = 0
         rounding = 100 * float(xp.finfo(gram.dtype).eps) * projected.nodes.max(initial=0.0)
@@ -369,10 +373,6 @@ def _flat_sums(gram: Array, projections: Array, scales: Array) -> tuple[Array, A
 def _example_product(vectors: Array, features: Array) -> Array:
     xp = array_namespace(vectors=vectors)
     return matmul(features, matmul(xp.matrix_transpose(features), vectors))
-
-
-def _gram_product(vectors: Array, gram: Array) -> Array:
-    return array_namespace(vectors=vectors).matmul(gram, vectors)
 
 
 def _example_rows(features: Array, labels: Array) -> tuple[Array, Array]:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pathkernel_core as pk
+from pathkernel_core import descents, label_spectrum, minima
 from pathkernel_core.coordinates import ChainCoordinates
 from pathkernel_core.input_kernels import total_kernel
 from pathkernel_core.minima import concavity, may_have_several
@@ -43,7 +44,11 @@ def exact_quadrature(xi, labels, network):
 @pytest.mark.parametrize("space", ["examples", "features", "kernels"])
 @pytest.mark.parametrize("outputs", [1, 2])
 @pytest.mark.parametrize("skips", [None, 0.5])
-def test_quadratures_are_sums_over_the_kernels_eigenvectors(library, space, outputs, skips):
+@pytest.mark.parametrize("exact", [True, False])
+def test_quadratures_are_sums_over_the_kernels_eigenvectors(
+    library, space, outputs, skips, exact, monkeypatch
+):
+    monkeypatch.setattr(label_spectrum, "_EXACT", 256 if exact else 0)
     rng = np.random.default_rng(0)
     network = pk.Network((2,), 7, (1.5, 0.5, 2.0), outputs, skips)
     xi, labels = rng.normal(size=(9, network.n_paths, 3)), rng.normal(size=(9, outputs))
@@ -61,7 +66,8 @@ def test_quadratures_are_sums_over_the_kernels_eigenvectors(library, space, outp
     assert spectrum.mean_label_square == pytest.approx((labels**2).mean())
 
 
-def test_random_vectors_estimate_the_sum_over_all_modes():
+def test_random_vectors_estimate_the_sum_over_all_modes(monkeypatch):
+    monkeypatch.setattr(label_spectrum, "_EXACT", 0)
     rng = np.random.default_rng(1)
     xi, labels = rng.normal(size=(80, 4, 30)), rng.normal(size=80)
     network = pk.Network((2, 2), 10)
@@ -91,6 +97,34 @@ def test_concavity_is_that_of_the_action_along_the_scaled_limit():
     )
     force = 3 * np.expm1(np.linspace(0, 6, 61) / 2)  # two layers of the same width share t
     assert result.ratio == pytest.approx((-curvatures * 2 / (3 + force)).max(), rel=1e-2)
+
+
+@settings(max_examples=50)
+@given(st.integers(0, 2**32 - 1))
+def test_a_bound_rules_several_minima_out(seed):
+    """It is never below the ratio that it bounds, and often of its size."""
+    generator = np.random.default_rng(seed)
+    nodes = 10 ** generator.uniform(-4, 2, 12)
+    labels = label_spectrum.Quadrature(nodes, generator.exponential(size=12))
+    modes = label_spectrum.Quadrature(nodes, np.full(12, generator.choice([0.0, 1.0])))
+    spectrum = label_spectrum.LabelSpectrum(labels, modes, nodes.mean(), 1.0)
+    network = pk.Network((2, 2), generator.uniform(1, 50, 3).tolist())
+    temperature = 10 ** generator.uniform(-3, 1)
+    ratio = concavity(spectrum, network, temperature).ratio
+    assert minima.largest_ratio(spectrum, network, temperature) >= ratio * (1 - 1e-12)
+
+
+def test_a_search_ends_where_its_starts_agree(monkeypatch):
+    """Eight heads, of which one tells the label: to switch on the others finds nothing new."""
+    rng = np.random.default_rng(3)
+    xi = rng.normal(size=(20, 8, 4))
+    problem, network = pk.PathKernels(0.003 * xi, np.sign(xi[:, 0, 0])), pk.Network((8,), 20)
+    solution = pk.minimise_action(problem, network, 0.01)
+    monkeypatch.setattr(descents, "AGREEING", 100)
+    thorough = pk.minimise_action(problem, network, 0.01)
+    assert solution.evaluations < thorough.evaluations
+    assert solution.action == pytest.approx(thorough.action, rel=1e-9)
+    assert len(solution.other_minima) == len(thorough.other_minima) > 0
 
 
 def test_the_lowest_minimum_is_returned_and_the_others_are_told(silent):

@@ -1,3 +1,5 @@
+import tracemalloc
+
 import formulas
 import numpy as np
 import pytest
@@ -6,6 +8,7 @@ from hypothesis import strategies as st
 
 from pathkernel_core import Network, NotPositiveDefiniteError, PathKernels, minimise_action
 from pathkernel_core.backend import array_namespace, compiled
+from pathkernel_core.kernel_space import KernelSpace
 
 SPACES = ("examples", "features", "kernels")
 
@@ -215,3 +218,15 @@ def test_a_kernel_that_overflows_is_reported(library, space):
     error, message = expected.get(space, expected["examples"])
     with pytest.raises(error, match=message):
         PathKernels(xi, library.array(np.ones(3)), space).energy_and_gradient(np.eye(1), 1.0)
+
+
+def test_kernels_of_many_paths_are_in_memory_once(generator):
+    xi, labels = generator.standard_normal((40, 100, 3)), np.ones((40, 1))
+    form = KernelSpace(xi, labels)
+    tracemalloc.start()
+    try:
+        size = form.kernels.nbytes
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1.5 * size
