@@ -28,7 +28,7 @@ _OTHERS = "other orders"
 def write_results(
     folder: Path, models: Sequence[str], orders: Sequence[str], results: Path
 ) -> Iterator[Path]:
-    """Write ``heads.csv``, ``heads.md`` and ``heads.svg``, and yield their paths."""
+    """Write ``heads.csv``, ``heads.md`` and ``heads.png``, and yield their paths."""
     frame = pd.concat([_of_model(folder / name, orders) for name in models], ignore_index=True)
     if frame.empty:
         raise ValueError(f"{folder} holds no measurements")
@@ -37,8 +37,8 @@ def write_results(
     yield results / "heads.csv"
     (results / "heads.md").write_text("\n".join(_markdown(frame)), encoding="utf-8")
     yield results / "heads.md"
-    figure(frame).save(results / "heads.svg")
-    yield results / "heads.svg"
+    figure(frame).save(results / "heads.png", scale_factor=1.5)
+    yield results / "heads.png"
 
 
 def _of_model(folder: Path, orders: Sequence[str]) -> pd.DataFrame:

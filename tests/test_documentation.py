@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[1]
 # by a browser, by docs/draw_rooms.py, by docs/draw_paths.py, and by the examples
 MADE_ELSEWHERE = {
     *("report", "rooms", "attention-paths", "order-parameter"),
-    *("minilm-heads", "vision-heads"),
+    *("heads-benchmark", "minilm-heads", "vision-heads"),
 }
 PAGES = [page for at in ("*.md", "tutorials/*.md") for page in sorted((ROOT / "docs").glob(at))]
 ROOT_PAGES = ["README.md", "CONTRIBUTING.md", "SECURITY.md"]
