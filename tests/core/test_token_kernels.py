@@ -72,6 +72,7 @@ KERNELS = {
 }
 
 
+@pytest.mark.slow_on_jax(kernel=(polynomial,))
 @pytest.mark.parametrize(
     "kernel",
     [
