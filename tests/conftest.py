@@ -94,7 +94,7 @@ def _is_slow_on_jax(item, values_of):
     parameters = item.callspec.params
     if unknown := set(values_of) - set(parameters):
         raise pytest.UsageError(f"{item.nodeid}: slow_on_jax names {', '.join(unknown)}")
-    on_jax = parameters["library"] == "jax"
+    on_jax = "jax" in [parameters.get(name) for name in ("library", "derivative", "xp")]
     return on_jax and all(parameters[name] in values for name, values in values_of.items())
 
 

@@ -30,6 +30,7 @@ def test_energy_is_the_dense_formula(library, network, generator, examples):
             assert actual == pytest.approx(reference, rel=1e-11), problem.space
 
 
+@pytest.mark.slow_on_jax(examples=(30,))
 @pytest.mark.parametrize("examples", [3, 30])
 def test_energy_gradient_is_a_derivative(network, generator, derivative, examples):
     xi, labels = formulas.random_examples(network, examples, 3, generator)
@@ -78,6 +79,7 @@ def test_many_paths_are_mixed_in_blocks(library, generator, monkeypatch, outputs
     assert float(form.form.evaluate(factor, 0.1)[0]) == pytest.approx(reference, rel=1e-12)
 
 
+@pytest.mark.slow_on_jax(outputs=(1,))
 @pytest.mark.parametrize("outputs", [1, 2])
 def test_spaces_have_one_minimum(library, generator, outputs):
     network = Network((2, 2), (9, 14, 11), (0.7, 1.3, 0.6, 1.9), outputs)
