@@ -72,7 +72,6 @@ KERNELS = {
 }
 
 
-@pytest.mark.slow_on_jax(kernel=(polynomial,))
 @pytest.mark.parametrize(
     "kernel",
     [
