@@ -63,6 +63,11 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "backend: depends on the array library")
+    config.addinivalue_line(
+        "markers",
+        "slow_on_jax(parameter=values): JAX compiles the cases of these values for long, "
+        "and other cases show the same of it; slow there, not on other libraries",
+    )
     for name in config.getoption("--backend") or ():
         if not _usable(name):
             raise pytest.UsageError(f"--backend {name}: {name} is not installed or has no device")
@@ -81,6 +86,16 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if {"library", "derivative"} & set(item.fixturenames):
             item.add_marker(pytest.mark.backend)
+        if any(_is_slow_on_jax(item, marker.kwargs) for marker in item.iter_markers("slow_on_jax")):
+            item.add_marker(pytest.mark.slow)
+
+
+def _is_slow_on_jax(item, values_of):
+    parameters = item.callspec.params
+    if unknown := set(values_of) - set(parameters):
+        raise pytest.UsageError(f"{item.nodeid}: slow_on_jax names {', '.join(unknown)}")
+    on_jax = "jax" in [parameters.get(name) for name in ("library", "derivative", "xp")]
+    return on_jax and all(parameters[name] in values for name, values in values_of.items())
 
 
 @pytest.fixture(scope="session")

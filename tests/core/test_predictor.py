@@ -16,6 +16,7 @@ def predictions(library, network, xi, labels, new, temperature, space):
     return u, library.numpy(prediction.mean), library.numpy(prediction.variance)
 
 
+@pytest.mark.slow_on_jax(examples=(4,))
 @pytest.mark.parametrize("space", ["examples", "features"])
 @pytest.mark.parametrize(("examples", "rank"), [(4, None), (25, None), (25, 2)])
 def test_predictions_are_the_gaussian_process(library, network, generator, space, examples, rank):

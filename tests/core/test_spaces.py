@@ -19,6 +19,7 @@ def in_all(library, xi, labels):
 
 
 # sizes are few, and those of the predictor's tests, as JAX compiles anew for each
+@pytest.mark.slow_on_jax(examples=(1, 4))
 @pytest.mark.parametrize("examples", [1, 4, 25])  # D = n·N_0 lies between 4 and 24
 def test_energy_is_the_dense_formula(library, network, generator, examples):
     xi, labels = formulas.random_examples(network, examples, 4, generator)
@@ -32,6 +33,7 @@ def test_energy_is_the_dense_formula(library, network, generator, examples):
             assert actual == pytest.approx(reference, rel=1e-11), problem.space
 
 
+@pytest.mark.slow_on_jax(examples=(30,))
 @pytest.mark.parametrize("examples", [3, 30])
 def test_energy_gradient_is_a_derivative(network, generator, derivative, examples):
     xi, labels = formulas.random_examples(network, examples, 3, generator)
@@ -46,6 +48,7 @@ def test_energy_gradient_is_a_derivative(network, generator, derivative, example
         assert formulas.relative_error(actual, reference) < 1e-10
 
 
+@pytest.mark.slow_on_jax(examples=(4,))
 @pytest.mark.parametrize("rank", [None, 2])
 @pytest.mark.parametrize("examples", [4, 25])
 def test_spaces_agree(library, network, generator, examples, rank):
@@ -79,6 +82,7 @@ def test_many_paths_are_mixed_in_blocks(library, generator, monkeypatch, outputs
     assert float(form.form.evaluate(factor, 0.1)[0]) == pytest.approx(reference, rel=1e-12)
 
 
+@pytest.mark.slow_on_jax(outputs=(1,))
 @pytest.mark.parametrize("outputs", [1, 2])
 def test_spaces_have_one_minimum(library, generator, outputs):
     network = Network((2, 2), (9, 14, 11), (0.7, 1.3, 0.6, 1.9), outputs)
@@ -177,6 +181,7 @@ def test_relabelling_paths_changes_nothing(count, outputs, seed):
         np.testing.assert_allclose(second, gradient[np.ix_(rows, rows)], rtol=1e-8, atol=1e-9)
 
 
+@pytest.mark.slow_on_jax(examples=(40,))  # those of few examples compile as much
 @pytest.mark.parametrize("rank", [None, 2])
 @pytest.mark.parametrize("examples", [4, 40])
 def test_a_network_with_fewer_paths(library, generator, examples, rank):
