@@ -118,7 +118,7 @@ def test_a_search_ends_where_its_starts_agree(monkeypatch):
     """Eight heads, of which one tells the label: to switch on the others finds nothing new."""
     rng = np.random.default_rng(3)
     xi = rng.normal(size=(20, 8, 4))
-    problem, network = pk.PathKernels(0.003 * xi, np.sign(xi[:, 0, 0])), pk.Network((8,), 20)
+    problem, network = pk.PathKernels(0.005 * xi, np.sign(xi[:, 0, 0])), pk.Network((8,), 20)
     solution = pk.minimise_action(problem, network, 0.01)
     monkeypatch.setattr(descents, "AGREEING", 100)
     thorough = pk.minimise_action(problem, network, 0.01)
