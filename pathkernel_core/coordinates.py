@@ -423,6 +423,11 @@ class ChainCoordinates:
                 if level.shared:
                     from_below = from_below + blocks[0]
                 continue
+            if level.rows == 1 and number + 1 == len(factors):  # the same without matrices
+                growth = np.expm1(coordinates[level.start])
+                entropy = weight * growth * (growth + 2) * inverses[number] ** 2
+                slopes[number] = entropy + from_below
+                continue
             # E from the coordinate itself: e^t − 1 would lose the digits of a small t
             excess = relative[number][level.shared :].copy()
             growth = np.expm1(coordinates[level.part][level.positions])
@@ -459,6 +464,8 @@ def _times_lower(scale: float, matrix: np.ndarray, factor: np.ndarray) -> np.nda
 
 def _inverse(factor: np.ndarray) -> np.ndarray:
     """Inverse of a lower triangular matrix."""
+    if len(factor) == 1 and factor[0, 0]:
+        return 1 / factor
     inverse, singular = scipy.linalg.lapack.dtrtri(factor.T)
     if singular:
         raise np.linalg.LinAlgError("a factor of an order parameter is singular")

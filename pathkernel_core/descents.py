@@ -102,6 +102,7 @@ class History:
     flattest: Evaluation
 
     def __init__(self) -> None:
+        self._lowest = math.inf
         self.values: list[float] = []
         self.norms: list[float] = []
 
@@ -109,7 +110,7 @@ class History:
         """Add an accepted step."""
         value, norm = evaluation.value, evaluation.gradient_norm
         self.last = evaluation
-        lowest = min([value, *self.values])
+        self._lowest = lowest = min(value, self._lowest)
         # values this close are equal to rounding: only the gradients still rank these steps
         rounding = quasi_newton.ROUNDING * max(1.0, abs(lowest))
         if (

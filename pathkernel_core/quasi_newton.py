@@ -14,6 +14,7 @@ N = 1000 takes 13 instead of 7.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
@@ -103,7 +104,7 @@ def minimiser(
         s, y = following.x - point.x, following.gradient - point.gradient
         inner = float(s @ y)
         # only s·y > 0 keeps the approximation positive definite; within rounding its sign is chance
-        if inner > 1e-14 * np.linalg.norm(s) * np.linalg.norm(y):
+        if inner > 1e-14 * math.sqrt(s.dot(s)) * math.sqrt(y.dot(y)):
             pairs = [*pairs[-memory + 1 :], (s, y, inner)]
         point = following
         if stop(point):
@@ -124,18 +125,18 @@ def _direction(gradient: np.ndarray, pairs: Sequence[Pair], curvature: np.ndarra
     """Two-loop recursion, whose initial Hessian is the diagonal scaled by the last pair."""
     direction = -gradient
     alphas = []
-    for s, y, inner in reversed(pairs):
-        alpha = (s @ direction) / inner
+    for s, y, inner in reversed(pairs):  # in place, since vectors are short and pairs are many
+        alpha = s.dot(direction) / inner
         alphas.append(alpha)
-        direction = direction - alpha * y
-    direction = direction / curvature
+        direction -= alpha * y
+    direction /= curvature
     if pairs:
         # the size of the Hessian along the last step, in the metric of the prior's curvature: as
         # equation 7.20 of Nocedal and Wright, whose metric is the identity
         _, y, inner = pairs[-1]
-        direction = direction * (inner / (y @ (y / curvature)))
+        direction *= inner / y.dot(y / curvature)
     for (s, y, inner), alpha in zip(pairs, reversed(alphas)):
-        direction = direction + (alpha - (y @ direction) / inner) * s
+        direction += (alpha - y.dot(direction) / inner) * s
     return direction
 
 
