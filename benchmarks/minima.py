@@ -1,10 +1,12 @@
 """Does the minimiser return the lowest minimum? Its search against many random starts.
 
 ``python -m benchmarks.minima crossing``  100 problems with kernels near the temperature
+``python -m benchmarks.minima random``  150 further ones, which no rule of the search was chosen on
 ``python -m benchmarks.minima markov``  hidden Markov chains at small variances and small inputs
 
 The reference is the lowest action of 30 random starts. Each problem with several minima is a line;
-the last line says how often and by how much the search misses the lowest, relative to S/N.
+the last line says how often and by how much the search misses the lowest, relative to S/N, and how
+many evaluations it takes.
 """
 
 from __future__ import annotations
@@ -103,6 +105,7 @@ def lowest_of_random_starts(
 
 def compare(problems: Iterable[Problem]) -> None:
     misses, several, total, of_limit, seconds = [], 0, 0, 0, 0.0
+    evaluations = np.zeros(2, dtype=int)  # of the searches, and of the limits' starts alone
     for name, xi, labels, network, temperature in problems:
         problem = pk.PathKernels(xi, labels)
         begin = time.perf_counter()
@@ -112,6 +115,7 @@ def compare(problems: Iterable[Problem]) -> None:
         lowest, hits = lowest_of_random_starts(problem, network, temperature)
         unit = max(1.0, abs(solution.action))
         excess = (solution.action - min(lowest, solution.action)) / unit
+        evaluations += solution.evaluations, limit.evaluations
         total, several = total + 1, several + bool(solution.other_minima)
         of_limit += limit.action - min(lowest, solution.action) > 1e-6 * unit
         if excess > 1e-6:
@@ -129,18 +133,21 @@ def compare(problems: Iterable[Problem]) -> None:
     print(
         f"{total} problems, {several} with several minima seen; the limit's start alone misses the "
         f"lowest in {of_limit}, the search in {len(misses)} (by up to {largest:.1e} of S/N); "
-        f"{seconds:.1f} s of searches"
+        f"{evaluations[0]} evaluations, {evaluations[1]} of the limit's start; {seconds:.1f} s of "
+        "searches"
     )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("problems", choices=["crossing", "markov"])
+    parser.add_argument("problems", choices=["crossing", "markov", "random"])
     warnings.simplefilter("ignore")
-    if parser.parse_args().problems == "markov":
-        compare(markov_problems(5))
-    else:
-        compare(map(crossing_problem, range(100)))
+    problems: dict[str, Iterable[Problem]] = {
+        "crossing": map(crossing_problem, range(100)),
+        "markov": markov_problems(5),
+        "random": map(crossing_problem, range(100, 250)),
+    }
+    compare(problems[parser.parse_args().problems])
 
 
 if __name__ == "__main__":

@@ -114,6 +114,11 @@ class Level:
         blocks = matrix.reshape(self.branches, size, columns)
         return blocks.transpose(1, 0, 2).reshape(size, -1)
 
+    def stacked(self, matrix: np.ndarray) -> np.ndarray:
+        """Blocks of :meth:`side_by_side` below each other again: (rows, columns)."""
+        blocks = matrix.reshape(len(matrix), self.branches, -1)
+        return blocks.transpose(1, 0, 2).reshape(self.rows, -1)
+
     def of_heads(self, blocks: Array) -> Array:
         """Blocks without that of the skip."""
         return blocks[bool(self.shared) :]
@@ -316,12 +321,7 @@ class ChainCoordinates:
             relative = factor / scale
             if above is not None:
                 # a start may come from other variances: X_ℓ takes up the difference
-                relative = np.stack(
-                    [
-                        scipy.linalg.solve_triangular(above, block, lower=True)
-                        for block in level.blocks(relative)
-                    ]
-                ).reshape(factor.shape)
+                relative = level.stacked(_solve(above, level.side_by_side(relative)))
             entries = coordinates[level.part]  # a view, as the next lines write through it
             entries[:] = relative[level.free]
             entries[level.diagonal] = np.log(entries[level.diagonal])
@@ -460,6 +460,14 @@ def _times_lower(scale: float, matrix: np.ndarray, factor: np.ndarray) -> np.nda
     # BLAS reads the transposes of C-ordered arrays
     trmm = scipy.linalg.blas.dtrmm
     return trmm(scale, factor.T, np.ascontiguousarray(matrix).T).T
+
+
+def _solve(factor: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Inverse of a lower triangular matrix times a matrix."""
+    solved, singular = scipy.linalg.lapack.dtrtrs(factor, right, lower=1)
+    if singular:
+        raise np.linalg.LinAlgError("a factor of an order parameter is singular")
+    return solved
 
 
 def _inverse(factor: np.ndarray) -> np.ndarray:

@@ -50,7 +50,8 @@ def minimise_action(
     starts : int, optional
         Number of starts: 1 is the Gaussian process limit alone; more add the scaled limit, single
         heads switched on, and random ones. By default as many as the test of
-        :mod:`pathkernel_core.minima` asks for, at most 24; 1 for independent branches.
+        :mod:`pathkernel_core.minima` asks for, at most 24, until two single heads in a row lead
+        back to known minima; 1 for independent branches.
     max_evaluations : int
         Limit on evaluations of the energy from each start. An end that a symmetry of the problem
         may have kept on a saddle is a further start, with small noise.
