@@ -297,15 +297,15 @@ class ChainCoordinates:
         """Triangular matrices X_1, …, X_a."""
         factors = []  # as relative_factors has them, but in place: every evaluation asks for them
         for level, scale in zip(self.levels, self.scales):
-            entries, positions = coordinates[level.part].copy(), level.positions
-            entries[positions] = np.exp(entries[positions])
             if level.fixed:
-                factors.append(np.eye(level.rows, level.columns))
-                continue
-            flat = np.zeros(level.rows * level.columns)
+                flat = np.eye(level.rows, level.columns).reshape(-1)
+            else:
+                entries, positions = coordinates[level.part].copy(), level.positions
+                entries[positions] = np.exp(entries[positions])
+                flat = np.zeros(level.rows * level.columns)
+                flat[level.entries] = entries
             # rows that repeat B_{ℓ+1}: 1/σ_ℓ undoes the σ_ℓ of B_ℓ = σ_ℓ (1 ⊗ B_{ℓ+1}) X_ℓ
             flat[: level.shared * level.columns : level.columns + 1] = 1 / scale
-            flat[level.entries] = entries
             factors.append(flat.reshape(level.rows, level.columns))
         return factors
 
