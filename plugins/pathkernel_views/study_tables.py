@@ -451,8 +451,9 @@ def choice_frame(dataset: xr.Dataset) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)[columns]
 
 
-def choice_table(study: Selections) -> Table | None:
+def choice_table(study: xr.Dataset | Selections) -> Table | None:
     """Return the table of :func:`choice_frame`, or None if there is no choice."""
+    study = Selections.of(study)
     frame = of_every_value(study, lambda value: choice_frame(study.singles[value]))
     if "choice" not in frame:
         return None
