@@ -161,7 +161,7 @@ def test_defaults(complete, tmp_path):
         choose(bare, "validation")
 
 
-@pytest.mark.parametrize("temperature", [None, "test", 0.3])
+@pytest.mark.parametrize("temperature", [None, "leave-one-out", 0.3])
 def test_selections_make_each_once(complete, temperature):
     """The same object again, with the temperatures and values of a selection made alone."""
     selections, alone = Selections.of(complete), Selection(complete, temperature)
