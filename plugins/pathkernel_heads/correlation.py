@@ -16,7 +16,8 @@ def ranks(values: np.ndarray) -> np.ndarray:
     # by pandas, which tables need anyway: the import of scipy.stats takes as long as a small study
     *outer, count = np.shape(values)
     rows = pd.DataFrame(np.reshape(values, (math.prod(outer), count)))
-    return rows.rank(axis=1).to_numpy().reshape(*outer, count)
+    ranked = np.ascontiguousarray(rows.rank(axis=1))  # else sums along it round differently
+    return ranked.reshape(*outer, count)
 
 
 def spearman(first: np.ndarray, second: np.ndarray) -> np.ndarray:
