@@ -19,7 +19,7 @@ def test_coefficients_are_scipys(ties):
 
 @pytest.mark.parametrize("shape", [(4,), (0, 3), (3, 0), (2, 5, 4)])
 def test_ranks_are_those_of_scipy(shape):
-    """Equal values share the mean of their ranks; rows stay contiguous, so that sums round alike."""
+    """Equal values share the mean of their ranks; rows stay contiguous, so that sums agree."""
     values = np.random.default_rng(0).integers(0, 3, shape) / 3
     np.testing.assert_array_equal(ranks(values), rankdata(values, axis=-1))
     assert ranks(values).flags["C_CONTIGUOUS"]
