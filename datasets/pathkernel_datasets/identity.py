@@ -9,11 +9,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, files, packages_distributions, version
+from importlib.metadata import (
+    PackageNotFoundError,
+    distribution,
+    files,
+    packages_distributions,
+    version,
+)
 from typing import Any
 
 import numpy as np
@@ -176,8 +183,13 @@ def _distributions(task: type[Task]) -> list[str]:
     """Distributions that the task's code may come from."""
     package = task.__module__.partition(".")[0]
     with suppress(PackageNotFoundError):
-        if any(file.parts[0] == package for file in files("pathkernel") or ()):
-            return []  # all that is installed need not be looked through, which takes a while
+        # all that is installed need not be looked through, which takes a while; an editable
+        # installation lists no modules, but its entry points name those with tasks
+        entries = distribution("pathkernel").entry_points
+        plugins = (entry.module.partition(".")[0] for entry in entries)
+        modules = (file.parts[0] for file in files("pathkernel") or ())
+        if package in itertools.chain(plugins, modules):
+            return []
     return sorted(set(packages_distributions().get(package, ())) - {"pathkernel"})
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import xarray as xr
 
 from pathkernel_datasets.errors import NotInStudyError
 from pathkernel_datasets.measures import choices_of
 from pathkernel_datasets.quantities import STATUS_CODES
-from pathkernel_datasets.swept_option import check_single, checked_dataset
+from pathkernel_datasets.swept_option import by_value, check_single, checked_dataset, swept_option
 from pathkernel_datasets.temperature_choice import (
     NOT_COMPUTED,
     check_choice,
@@ -115,6 +117,53 @@ class Selection:
         temperatures = xr.DataArray(self.temperatures, dims="width")
         values = self._dataset[name].sel(temperature=temperatures)
         return values.transpose("seed", "width", ...)
+
+
+class Selections:
+    """The selections of a study of one value of an option or of several, each made once.
+
+    Parameters
+    ----------
+    dataset : xarray.Dataset
+        From :func:`pathkernel_datasets.reading.open_study`.
+
+    Attributes
+    ----------
+    dataset : xarray.Dataset
+        As views take it, see :func:`pathkernel_datasets.swept_option.checked_dataset`.
+    option : str or None
+        Name of the swept option.
+    singles : dict
+        Datasets by the values of the option; by None without one.
+    """
+
+    def __init__(self, dataset: xr.Dataset):
+        self.dataset = checked_dataset(dataset)
+        self.option = swept_option(self.dataset)
+        self.singles = by_value(self.dataset)
+        self._made: dict[tuple[Any, float | str | None], Selection] = {}
+
+    @classmethod
+    def of(cls, study: xr.Dataset | Selections) -> Selections:
+        """Return the selections of a dataset; those that are given, as they are."""
+        return study if isinstance(study, Selections) else cls(study)
+
+    def at(self, value: Any, temperature: float | str | None) -> Selection:
+        """Return the study of a value of the option at a temperature, or choice of one.
+
+        Raises
+        ------
+        ValueError
+            As for :class:`Selection`.
+        """
+        key = value, temperature
+        if key not in self._made:
+            self._made[key] = Selection(self.singles[value], temperature)
+        return self._made[key]
+
+    def first(self, temperature: float | str | None) -> Selection:
+        """Return the selection of the first value of the option."""
+        return self.at(next(iter(self.singles)), temperature)
 
 
 def index_of(dataset: xr.Dataset, name: str, value: float) -> int:

@@ -212,10 +212,12 @@ def _run_study(study: Study, running: Running) -> None:
             f"{int((status != 0).sum())} are. Table and figures: pathkernel show {out}, and plot"
         )
         return
+    from pathkernel_datasets.selection import Selections
     from pathkernel_views.study_tables import study_summary
     from pathkernel_views.study_views import still_charts
 
-    print_views(study_summary(dataset), "study")
+    selections = Selections(dataset)
+    print_views(study_summary(selections), "study")
     if not report.called:
         say("Nothing was left to compute: the study was complete.")
     if failed := int((dataset["status"] > 1).sum()):
@@ -225,5 +227,5 @@ def _run_study(study: Study, running: Running) -> None:
             err=True,
         )
     if running.figures:
-        write_charts(still_charts(dataset), figure_folder(out))
+        write_charts(still_charts(selections), figure_folder(out))
     say(f"Results: {out.resolve()}")

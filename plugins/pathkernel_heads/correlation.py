@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
-from scipy.stats import rankdata
+import pandas as pd
 
 _LEVEL = 0.95  # share of the resamples inside an interval
 _BATCH = 2**22  # weights of examples that are in memory at once
+
+
+def ranks(values: np.ndarray) -> np.ndarray:
+    """Ranks from 1 of values (…, H) along the last axis, the mean of those of equal values."""
+    # by pandas, which tables need anyway: the import of scipy.stats takes as long as a small study
+    *outer, count = np.shape(values)
+    rows = pd.DataFrame(np.reshape(values, (math.prod(outer), count)))
+    ranked = np.ascontiguousarray(rows.rank(axis=1))  # else sums along it round differently
+    return ranked.reshape(*outer, count)
 
 
 def spearman(first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -14,9 +25,7 @@ def spearman(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
     NaN where all values of one side are equal.
     """
-    first, second = (
-        rankdata(values, axis=-1) - (np.shape(values)[-1] + 1) / 2 for values in (first, second)
-    )
+    first, second = (ranks(values) - (np.shape(values)[-1] + 1) / 2 for values in (first, second))
     lengths = np.sqrt(np.sum(first**2, axis=-1) * np.sum(second**2, axis=-1))
     with np.errstate(invalid="ignore"):
         return np.sum(first * second, axis=-1) / lengths

@@ -12,7 +12,7 @@ import pandas as pd
 import xarray as xr
 
 from pathkernel_core.heads import every_head, head_label
-from pathkernel_heads.orders import RANDOM, orders_of, removed_heads
+from pathkernel_heads.orders import RANDOM, orders_of, removed_sets
 from pathkernel_heads.scores import kind_of
 from pathkernel_views.chart import Chart
 from pathkernel_views.table import Table, frame_of
@@ -185,7 +185,7 @@ def _order_table(result: xr.Dataset) -> Table:
     """Heads in the order of their removal, and those that stay."""
     rows = []
     for name in orders_of(result):
-        steps = [removed_heads(result, name, count) for count in result["removed"].values[1:]]
+        steps = removed_sets(result, name)[1:]
         nested = all({*smaller} <= {*larger} for smaller, larger in itertools.pairwise(steps))
         sets = [" ".join(map(head_label, step)) for step in (steps[-1:] if nested else steps)]
         stay = {*every_head(result.attrs["heads_per_layer"])} - {*steps[-1]}

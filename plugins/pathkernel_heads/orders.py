@@ -190,11 +190,16 @@ def removed_heads(result: xr.Dataset, name: str, count: int | None = None) -> li
             f"the comparison has the orders {', '.join(orders_of(result))} and the numbers "
             f"{', '.join(map(str, counts))} of removals, but not {name!r} with {count}"
         )
+    return removed_sets(result, name)[-1 if count is None else counts.index(count)]
+
+
+def removed_sets(result: xr.Dataset, name: str) -> list[list[Head]]:
+    """Heads that an order of a comparison removes, as for :func:`removed_heads`, by the number."""
     is_removed = result["is_removed"].sel(order=name).isel(draw=0).transpose("removed", "head")
-    step = -1 if count is None else counts.index(count)
-    first_ones = np.argsort(-is_removed.values.sum(axis=0), kind="stable")
+    steps = is_removed.values
+    first_ones = np.argsort(-steps.sum(axis=0), kind="stable")
     heads = list(zip(result["layer"].values.tolist(), result["number"].values.tolist()))
-    return [heads[head] for head in first_ones if is_removed[step, head]]
+    return [[heads[head] for head in first_ones if step[head]] for step in steps]
 
 
 def _check_numbers(

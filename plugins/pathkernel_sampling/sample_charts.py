@@ -13,6 +13,7 @@ import xarray as xr
 from arviz_stats.base import array_stats
 
 from pathkernel_datasets.measures import Measure, kind_of, measures_of
+from pathkernel_datasets.selection import Selections
 from pathkernel_sampling.diagnostics import distinct_entries, sampled_log_evidence
 from pathkernel_sampling.sampled import Run
 from pathkernel_views.chart import Chart, NothingToPlot
@@ -108,7 +109,7 @@ def _measured(runs: Sequence[Run], measure: Measure) -> alt.TopLevelMixin:
     y, low, high = (f"{name}_{key}" for key in ("median", "lowest", "highest"))
     runs = sorted(runs, key=_temperature_and_seed)
     for (temperature, seed), group in groupby(runs, _temperature_and_seed):
-        curves = [curves_frame(dataset.sel(seed=[seed]), measure, temperature)]
+        curves = [curves_frame(Selections(dataset.sel(seed=[seed])), measure, temperature)]
         for run in group:
             value, error = run.scores[name], 2 * run.scores[f"{name}_mcse"].fillna(0)
             sampled = frame_of(xr.Dataset({y: value, low: value - error, high: value + error}))

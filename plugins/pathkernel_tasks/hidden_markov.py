@@ -136,12 +136,17 @@ def chains(examples: int, noise: float, generator: np.random.Generator) -> Examp
     tokens = np.zeros((examples, TOKENS, WIDTH + TOKENS))
     for batch in batches(examples, _CACHED):
         gaussian = generator.standard_normal((batch.stop - batch.start, STATES, WIDTH))
-        along = sum(
-            (gaussian @ feature)[..., None] * feature / (feature @ feature)
-            for feature in (positive, negative)
-        )
-        signal = np.where(states[batch, :, None] > 0, positive, negative)
-        tokens[batch, 1:, :WIDTH] = signal + along + noise * (gaussian - along)
+        for state, feature in ((1, positive), (-1, negative)):
+            # a feature is constant on its half of the entries and 0 on the other, and so is the
+            # projection on it: a number for each token takes the place of a vector
+            half = slice(0, WIDTH // 2) if state > 0 else slice(WIDTH // 2, WIDTH)
+            entry = feature[half.start]
+            along = (gaussian @ feature) * entry / (feature @ feature)
+            signal = np.where(states[batch] == state, entry, 0.0)
+            part = tokens[batch, 1:, half]
+            np.subtract(gaussian[..., half], along[..., None], out=part)
+            part *= noise
+            part += (signal + along)[..., None]
     tokens[:, :, WIDTH:] = np.eye(TOKENS)
     return Examples(tokens, labels)
 

@@ -21,10 +21,10 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import rankdata
 
 from pathkernel_core.network import Network
 from pathkernel_core.order_parameter import head_scores
+from pathkernel_heads.correlation import ranks
 
 _ROUNDING = 1e-10  # larger than differences by the order of summation
 _BATCH_ENTRIES = 2**22  # of relabelled order parameters that are in memory at once
@@ -202,7 +202,7 @@ def _correlation(theory: np.ndarray, trained: np.ndarray) -> np.ndarray:
 
 
 def _rank_correlation(theory: np.ndarray, trained: np.ndarray) -> np.ndarray:
-    return _correlation(*(rankdata(_rounded(rows), axis=1) for rows in (theory, trained)))
+    return _correlation(*(ranks(_rounded(rows)) for rows in (theory, trained)))
 
 
 def _equal_signs(theory: np.ndarray, trained: np.ndarray) -> np.ndarray:

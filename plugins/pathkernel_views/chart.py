@@ -22,6 +22,7 @@ import os
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -135,19 +136,39 @@ class Chart:
         """
         import altair as alt
 
-        chart, heading = self.draw(), printable(" ".join(self.title.split()))
+        # shallow: every copy of Altair's otherwise copies the whole chart
+        chart, heading = self.draw().copy(deep=False), printable(" ".join(self.title.split()))
         lines = [json.dumps(heading)] if title else []
         first_lines = [heading]
         if isinstance(chart.title, alt.TitleParams):
             lines.append(chart.title.text.expr)
             first_lines.append(chart.usermeta["setting"])
-        if lines:
-            chart.title = alt.TitleParams(text=alt.ExprRef(f"[{', '.join(lines)}]"))
-        chart.usermeta = {"title": first_lines}
-        return chart.configure(**THEME).properties(description=self.caption)
+        with unvalidated():
+            if lines:
+                chart.title = alt.TitleParams(text=alt.ExprRef(f"[{', '.join(lines)}]"))
+            chart.config = alt.Config(**THEME)
+        chart.usermeta, chart.description = {"title": first_lines}, self.caption
+        return chart
+
+    def specification(self, *, title: bool = True) -> dict[str, Any]:
+        """Return the Vega-Lite specification of :meth:`altair`, not validated.
+
+        :func:`pathkernel_datasets.testing.check_result` validates the charts of a plugin.
+        """
+        return self.altair(title=title).to_dict(validate=False)
 
     def _repr_mimebundle_(self, *arguments: Any, **settings: Any) -> Any:
         return self.altair()._repr_mimebundle_(*arguments, **settings)
+
+
+def unvalidated() -> AbstractContextManager[None]:
+    """Return a context, or decorator, in which Altair does not validate what it makes.
+
+    Tests validate the charts of this project; at run time that takes as long as all else of them.
+    """
+    from altair.utils.schemapi import debug_mode
+
+    return debug_mode(False)
 
 
 def save_charts(
@@ -194,15 +215,16 @@ def save_charts(
                 files = [folder / f"{chart.name}.{kind}" for kind in formats]
                 for file in files:
                     check_replaceable(file, "chart of pathkernel", _is_marked)
-                spec = chart.altair().to_dict()
+                spec = chart.specification()
                 if not title:
                     spec.pop("title", None)
                 if width is not None:
                     spec = resized(spec, _POINTS * width)
                 files[0].parent.mkdir(parents=True, exist_ok=True)
+                svg = svg_of(spec)
                 for file in files:
                     with replacing(file) as partial:
-                        partial.write_bytes(rendered(spec, file.suffix[1:], dpi))
+                        partial.write_bytes(rendered(svg, file.suffix[1:], dpi))
                 written += files
             except (NothingToPlot, FileInTheWayError) as reason:
                 report(f"{chart.name}: skipped, {reason}")
@@ -223,21 +245,26 @@ def vega_lite_version() -> str:
     return ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])
 
 
-def rendered(spec: dict[str, Any], kind: str, dpi: float = _RESOLUTION) -> bytes:
-    """Return the content of an image file of a specification, by vl-convert."""
+def svg_of(spec: dict[str, Any]) -> str:
+    """Return the drawing of a specification as SVG text, by vl-convert."""
+    import vl_convert
+
+    return vl_convert.vegalite_to_svg(_printable(spec), vl_version=vega_lite_version())
+
+
+def rendered(svg: str, kind: str, dpi: float = _RESOLUTION) -> bytes:
+    """Return the content of an image file of a drawing, see :func:`svg_of`."""
     import vl_convert
     from PIL import Image, PngImagePlugin
 
     painter = logging.getLogger("tiny_skia")  # of vl-convert 2, which warns of empty paths
     if not painter.hasHandlers():
         painter.addHandler(logging.NullHandler())
-    spec, version = _printable(spec), {"vl_version": vega_lite_version()}
     if kind == "pdf":
-        return vl_convert.vegalite_to_pdf(spec, **version) + f"\n%{_MARK}\n".encode()
+        return vl_convert.svg_to_pdf(svg) + f"\n%{_MARK}\n".encode()
     if kind == "svg":
-        text = vl_convert.vegalite_to_svg(spec, **version)
-        return text.replace(">", f"><metadata>{_MARK}</metadata>", 1).encode()
-    data = vl_convert.vegalite_to_png(spec, scale=dpi / _POINTS, ppi=_POINTS, **version)
+        return svg.replace(">", f"><metadata>{_MARK}</metadata>", 1).encode()
+    data = vl_convert.svg_to_png(svg, scale=dpi / _POINTS, ppi=_POINTS)
     mark, stream = PngImagePlugin.PngInfo(), io.BytesIO()
     mark.add_text("Software", _MARK)
     Image.open(io.BytesIO(data)).save(stream, "png", pnginfo=mark, dpi=(dpi, dpi))
@@ -332,7 +359,7 @@ def _changed(part: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> A
 
 
 def _width(spec: dict[str, Any]) -> float:
-    return float(re.search(r'width="([\d.]+)"', rendered(spec, "svg").decode()).group(1))
+    return float(re.search(r'width="([\d.]+)"', svg_of(spec)).group(1))
 
 
 def _is_marked(content: bytes) -> bool:

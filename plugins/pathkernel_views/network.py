@@ -9,12 +9,13 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from pathkernel_views.chart import GREY, PALETTE
+from pathkernel_views.chart import GREY, PALETTE, unvalidated
 from pathkernel_views.picture import HALF, Picture, computed, field
 
 _STRONGEST = 8  # maximum number of paths in the chart
 
 
+@unvalidated()
 def network(
     frame: pd.DataFrame, path: str, strength: str, heads: Sequence[int], **settings: Any
 ) -> alt.TopLevelMixin:

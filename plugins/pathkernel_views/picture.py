@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import altair as alt
@@ -45,7 +46,6 @@ class Picture:
         elif pd.api.types.is_numeric_dtype(frame[series]):
             texts[series] = [f"{series.replace('_', ' ')} {_text(v)}" for v in frame[series]]
         self.frame = frame.assign(**texts)
-        self.data = inline(self.frame)
         self.ends = [low, high] if low else []
         self.series, self.panel = series or "series", panel
         self.names = distinct(self.frame, self.series)
@@ -57,6 +57,11 @@ class Picture:
         self._titles = {name: labels[name].get("label") for name in labels} | dict(titles or {})
         numeric = {name: pd.api.types.is_numeric_dtype(frame[name]) for name in switches}
         self.switches = {name: f"{self.title(name)} " * numeric[name] for name in switches}
+
+    @cached_property
+    def data(self) -> alt.InlineData:
+        """The frame as data of the chart; a heat map sets those of its matrix instead."""
+        return inline(self.frame)
 
     def title(self, column: str) -> str:
         """Return the title of a column."""
@@ -115,7 +120,9 @@ class Picture:
         """Combine the layers with their data, in panels and with switches."""
         if not exact:
             width = min(width, (FULL - 40) / self.columns - 12)
-        chart = alt.layer(*layers).properties(width=width, height=height)
+        # alt.layer would copy every layer twice, to join data and parameters, which none has
+        chart = alt.LayerChart(width=width, height=height)
+        chart.layer = list(layers)
         if len(self.panels) > 1:
             facet = alt.Facet(field=self.panel, type="nominal", title=None, sort=self.panels)
             chart = chart.facet(facet, columns=self.columns, data=self.data, spacing=10)

@@ -31,7 +31,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from pathkernel_views.chart import BLACK, GREY, INK
+from pathkernel_views.chart import BLACK, GREY, INK, unvalidated
 from pathkernel_views.picture import (
     FULL,
     HALF,
@@ -51,6 +51,7 @@ _ASIDE = 4  # points between the error bars of two series
 _FEW_TICKS = 12  # up to this, every value along an axis has a tick
 
 
+@unvalidated()
 def lines(
     frame: pd.DataFrame,
     x: str,
@@ -150,6 +151,7 @@ def lines(
     return picture.chart(layers, HALF * 0.95, 140, **resolve)
 
 
+@unvalidated()
 def bars(frame: pd.DataFrame, x: str, y: str, **settings: Any) -> alt.TopLevelMixin:
     """Draw a group of bars for each head, with whiskers from ``low`` to ``high``."""
     picture = Picture(computed(frame, y), **{"columns": 6} | settings)
@@ -171,6 +173,7 @@ def bars(frame: pd.DataFrame, x: str, y: str, **settings: Any) -> alt.TopLevelMi
     return picture.chart(layers, width, 120, x="independent", xOffset="independent")
 
 
+@unvalidated()
 def points(
     frame: pd.DataFrame,
     x: str,
@@ -265,6 +268,7 @@ def _name_shifts(positions: np.ndarray, names: pd.Series) -> list[tuple[float, f
     return shifts
 
 
+@unvalidated()
 def heatmaps(
     frame: pd.DataFrame,
     x: str,
@@ -358,6 +362,7 @@ def heat_domain(values: pd.Series) -> tuple[float, float]:
     return -high, high
 
 
+@unvalidated()
 def chart_grid(*charts: alt.TopLevelMixin, columns: int = 1) -> alt.TopLevelMixin:
     """Join charts of the same series under one title, setting and legend."""
     # the heading is read from the outermost chart; all have one setting, so that one is enough

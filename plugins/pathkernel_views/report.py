@@ -144,7 +144,7 @@ class _Page:
         return f'<p class="note">{_text(view)}</p>'
 
     def _chart(self, chart: Chart) -> str:
-        spec = chart.altair(title=False).to_dict()
+        spec = chart.specification(title=False)
         del spec["description"]
         spec["config"]["background"] = "transparent"
         json.dumps(spec, allow_nan=False)  # a failure is reported in place of the chart

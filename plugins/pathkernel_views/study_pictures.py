@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import altair as alt
 import numpy as np
@@ -11,9 +12,8 @@ import pandas as pd
 import xarray as xr
 
 from pathkernel_datasets.measures import Measure, choices_of, measures_of
-from pathkernel_datasets.selection import Selection, few, index_of, number
+from pathkernel_datasets.selection import Selection, Selections, few, index_of, number
 from pathkernel_datasets.study import described
-from pathkernel_datasets.swept_option import by_value, swept_option
 from pathkernel_views.chart import NothingToPlot
 from pathkernel_views.network import network
 from pathkernel_views.paths import (
@@ -62,20 +62,27 @@ class StudyPictures:
     With ``still`` they contain only the initial temperature and seed.
     """
 
-    dataset: xr.Dataset
+    study: Selections
     temperature: float | str | None
     seed: int | None
     still: bool = False
 
     @property
+    def dataset(self) -> xr.Dataset:
+        """The dataset of the study."""
+        return self.study.dataset
+
+    @property
     def option(self) -> list[str]:
         """List of the swept option, empty if there is none."""
-        option = swept_option(self.dataset)
-        return [option] if option else []
+        return [self.study.option] if self.study.option else []
 
-    def temperatures(self, single: xr.Dataset) -> dict[str, float | str | None]:
-        """Return the initial temperature, or choice, and all others, by their labels."""
-        first = Selection(single, self.temperature)
+    def temperatures(self, value: Any) -> dict[str, float | str | None]:
+        """Return the initial temperature, or choice, and all others, by their labels.
+
+        ``value`` is that of the swept option, None without one.
+        """
+        single, first = self.study.singles[value], self.study.at(value, self.temperature)
         label = f"T = {first.temperature_gp:g}"
         if first.chosen:
             label = f"T of {choices_of(single)[first.chosen].description}"
@@ -103,24 +110,25 @@ class StudyPictures:
         """
         # temperatures before seeds, if there is no room for both: another seed shows little that is
         # new
-        room = max(1, NUMBERS // (size * len(by_value(self.dataset))))
+        room = max(1, NUMBERS // (size * len(self.study.singles)))
 
-        def frames(single: xr.Dataset) -> pd.DataFrame:
-            temperatures = list(self.temperatures(single).items())[:room]
+        def frames(value: Any) -> pd.DataFrame:
+            single = self.study.singles[value]
+            temperatures = list(self.temperatures(value).items())[:room]
             seeds = self.seeds(single)[: max(1, room // len(temperatures))]
             return pd.concat(
-                build(single, Selection(single, temperature), seeds).assign(shown=label)
+                build(single, self.study.at(value, temperature), seeds).assign(shown=label)
                 for label, temperature in temperatures
             ).reset_index(drop=True)
 
-        return of_every_value(self.dataset, frames)
+        return of_every_value(self.study, frames)
 
     def against(self, measure: Measure, x: str) -> alt.TopLevelMixin:
         """Draw a measure against the width, the temperature or a swept option."""
-        first, *_ = by_value(self.dataset).values()
-        temperatures = _grid(first) if x == "temperature" else self.temperatures(first)
+        value, first = next(iter(self.study.singles.items()))
+        temperatures = _grid(first) if x == "temperature" else self.temperatures(value)
         frames = [
-            curves_frame(self.dataset, measure, temperature).assign(shown=label)
+            curves_frame(self.study, measure, temperature).assign(shown=label)
             for label, temperature in temperatures.items()
         ]
         frame = pd.concat(frames, ignore_index=True)
@@ -245,12 +253,13 @@ class StudyPictures:
     def kernels(self) -> alt.TopLevelMixin:
         """Draw the kernels of a few paths, and the total kernel."""
 
-        def build(single: xr.Dataset) -> pd.DataFrame:
+        def build(value: Any) -> pd.DataFrame:
+            single = self.study.singles[value]
             seed, paths = self.seeds(single)[0], few(single.sizes["path"], KERNELS)
             of_paths = single["same_path_kernel"].isel(seed=seed, path=paths).transpose("path", ...)
             kernels = {f"path {kernel['path'].item()}": kernel for kernel in of_paths}
             if "total_kernel" in single:
-                selection = Selection(single, self.temperature)
+                selection = self.study.at(value, self.temperature)
                 finite = selection.point("total_kernel").isel(
                     seed=seed, width=_few_widths(single)[0]
                 )
@@ -275,7 +284,7 @@ class StudyPictures:
             labels = self.dataset["train_label"].isel(seed=self.seeds(self.dataset)[0]).values
             edges = [int(n) + 2 for n in np.flatnonzero(np.diff(labels))]
         return heatmaps(
-            of_every_value(self.dataset, build),
+            of_every_value(self.study, build),
             "example_dual",
             "example",
             "kernel",
@@ -289,7 +298,8 @@ class StudyPictures:
 
     def temperature_choice(self) -> alt.TopLevelMixin:
         """Draw scores and temperatures of every choice of the temperature."""
-        frame, measure = of_every_value(self.dataset, choice_frame), measures_of(self.dataset)[0]
+        frame = of_every_value(self.study, lambda value: choice_frame(self.study.singles[value]))
+        measure = measures_of(self.dataset)[0]
         if frame.empty:
             raise NothingToPlot("no seed is complete, so no temperature is chosen yet")
         score, low, high = (f"{measure.name}_{key}" for key in ("median", "lowest", "highest"))

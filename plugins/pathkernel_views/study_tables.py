@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,11 +18,11 @@ from pathkernel_datasets.selection import (
     CONVERGED,
     NOT_COMPUTED,
     Selection,
+    Selections,
     count_test_examples,
     number,
 )
 from pathkernel_datasets.study import described
-from pathkernel_datasets.swept_option import by_value, swept_option
 from pathkernel_datasets.temperature_choice import choose, complete_seeds, default_choice
 from pathkernel_views.chart import NothingToPlot
 from pathkernel_views.minima import minima_sentences
@@ -33,24 +34,22 @@ UNCONVERGED = {
 """Status of points with values whose minimisation did not converge."""
 
 
-def of_every_value(
-    dataset: xr.Dataset, build: Callable[[xr.Dataset], pd.DataFrame]
-) -> pd.DataFrame:
+def of_every_value(study: Selections, build: Callable[[Any], pd.DataFrame]) -> pd.DataFrame:
     """Concatenate the frames of all values of an option, with the value in the first column.
 
-    Values without any computed point are left out; if that is all of them, NothingToPlot is raised.
+    ``build`` is called with the value, None without an option. Values without any computed point
+    are left out; if that is all of them, NothingToPlot is raised.
     """
-    option, frames, missing = swept_option(dataset), [], None
-    singles = by_value(dataset)
-    if option is None:
-        return build(singles[None])
-    for value, single in singles.items():
+    frames, missing = [], None
+    if study.option is None:
+        return build(None)
+    for value in study.singles:
         try:
-            frame = build(single)
+            frame = build(value)
         except NothingToPlot as reason:
             missing = reason
             continue
-        frame.insert(0, option, value)
+        frame.insert(0, study.option, value)
         frames.append(frame)
     if missing is not None and not frames:
         raise missing
@@ -59,12 +58,14 @@ def of_every_value(
     return joined
 
 
-def study_frame(dataset: xr.Dataset, temperature: float | str | None = None) -> pd.DataFrame:
+def study_frame(
+    study: xr.Dataset | Selections, temperature: float | str | None = None
+) -> pd.DataFrame:
     """Return a row for each width, each limit and each test set of a study.
 
     Parameters
     ----------
-    dataset : xarray.Dataset
+    study : xarray.Dataset or Selections
         From :func:`pathkernel_datasets.reading.open_study`, complete or not.
     temperature : float or str, optional
         Temperature of the study, or how it is chosen for each row, as for
@@ -81,11 +82,14 @@ def study_frame(dataset: xr.Dataset, temperature: float | str | None = None) -> 
     ValueError
         If the study does not have that temperature, or the scores of the choice.
     """
-    return of_every_value(dataset, lambda single: _frame(single, Selection(single, temperature)))
+    study = Selections.of(study)
+    return of_every_value(
+        study, lambda value: _frame(study.singles[value], study.at(value, temperature))
+    )
 
 
 def curves_frame(
-    dataset: xr.Dataset, measure: Measure, temperature: float | str | None = None
+    study: Selections, measure: Measure, temperature: float | str | None = None
 ) -> pd.DataFrame:
     """Return the rows of :func:`study_frame` for a chart of one measure.
 
@@ -94,8 +98,9 @@ def curves_frame(
     ``unconverged``.
     """
 
-    def of_value(single: xr.Dataset) -> pd.DataFrame:
-        frame = _frame(single, Selection(single, temperature))
+    def of_value(value: Any) -> pd.DataFrame:
+        single = study.singles[value]
+        frame = _frame(single, study.at(value, temperature))
         if measure.name == "accuracy" and single.sizes["seed"] == 1:
             names = enumerate(single["test_set"].values)
             counts = {str(name): count_test_examples(single, n) for n, name in names}
@@ -105,7 +110,7 @@ def curves_frame(
             frame["accuracy_lowest"], frame["accuracy_highest"] = accuracy - error, accuracy + error
         return frame
 
-    frame = of_every_value(dataset, of_value)
+    frame = of_every_value(study, of_value)
     network, is_limit = frame["network"], frame["width"].isna()
     limits = network.where(network == "GP limit", network + " (GP limit)")
     unconverged = frame["status"].str.contains("|".join(UNCONVERGED))
@@ -198,10 +203,12 @@ def _status(codes: list[int]) -> str:
 
 
 def study_summary(
-    dataset: xr.Dataset, temperature: float | str | None = None
+    study: xr.Dataset | Selections, temperature: float | str | None = None
 ) -> Iterator[Table | str]:
     """Yield the study's table and sentences about it; parameters as for :func:`study_frame`."""
-    measures, frame = measures_of(dataset), study_frame(dataset, temperature)
+    study = Selections.of(study)
+    dataset, frame = study.dataset, study_frame(study, temperature)
+    measures = measures_of(dataset)
     several = any(frame[f"{measure.name}_seeds"].max() > 1 for measure in measures)
     one_column = len(measures) * dataset.sizes["test_set"] == 1
     scores = {}
@@ -211,7 +218,7 @@ def study_summary(
         )
         range_ = f"{' ' if one_column else chr(10)}[{lowest}, {highest}]"
         scores[measure.heading] = median + range_ * several
-    cells = _option_cell(dataset) | {"network": "{network}", "T": "{temperature}"}
+    cells = _option_cell(study) | {"network": "{network}", "T": "{temperature}"}
     across = None
     if len(measures) == 1:
         across, cells["test_set"] = ("test_set", *scores.values()), ""
@@ -224,21 +231,24 @@ def study_summary(
         str(dataset.attrs.get("title", "pathkernel study")),
         frame,
         cells,
-        _caption(dataset, temperature, several),
+        _caption(study, temperature, several),
         across,
-        swept_option(dataset) or "",
+        study.option or "",
     )
-    yield from _sentences(dataset, temperature, frame)
+    yield from _sentences(study, temperature, frame)
 
 
-def study_details(dataset: xr.Dataset, temperature: float | str | None = None) -> Iterator[Table]:
+def study_details(
+    study: xr.Dataset | Selections, temperature: float | str | None = None
+) -> Iterator[Table]:
     """Yield tables of the minimisation, of head scores, gains and chosen temperatures."""
-    frame = study_frame(dataset, temperature)
-    scores = tuple(f"{measure.name}_" for measure in measures_of(dataset))
+    study = Selections.of(study)
+    frame = study_frame(study, temperature)
+    scores = tuple(f"{measure.name}_" for measure in measures_of(study.dataset))
     columns = [name for name in frame if name != "test_set" and not name.startswith(scores)]
     minima = frame.loc[frame["width"].notna(), columns].drop_duplicates()
     minima.attrs = frame.attrs
-    cells = _option_cell(dataset) | {
+    cells = _option_cell(study) | {
         "network": "{network}",
         "T": "{temperature}",
         "action S/N": "{action_median:.4f}",
@@ -247,22 +257,22 @@ def study_details(dataset: xr.Dataset, temperature: float | str | None = None) -
     }
     caption = "Medians over the seeds of the action per width and of the evaluations of the energy."
     yield Table("minimisation", "Minimisation", minima, cells, caption, detail=True)
-    if "head_score" in dataset:
-        yield _head_score_table(dataset, temperature)
-    if all(complete_seeds(single).size for single in by_value(dataset).values()):
-        yield gains_table(dataset, temperature)
-    table = choice_table(dataset)
+    if "head_score" in study.dataset:
+        yield _head_score_table(study, temperature)
+    if all(complete_seeds(single).size for single in study.singles.values()):
+        yield gains_table(study, temperature)
+    table = choice_table(study)
     if table is not None:
         yield table
 
 
-def _option_cell(dataset: xr.Dataset) -> dict[str, str]:
-    option = swept_option(dataset)
-    return {described(option): f"{{{option}}}"} if option else {}
+def _option_cell(study: Selections) -> dict[str, str]:
+    return {described(study.option): f"{{{study.option}}}"} if study.option else {}
 
 
-def _caption(dataset: xr.Dataset, temperature: float | str | None, several: bool) -> str:
-    selections = [Selection(single, temperature) for single in by_value(dataset).values()]
+def _caption(study: Selections, temperature: float | str | None, several: bool) -> str:
+    dataset = study.dataset
+    selections = [study.at(value, temperature) for value in study.singles]
     chosen = {selection.describe() for selection in selections}
     choice = chosen.pop() if len(chosen) == 1 else selections[0].describe(values=False)
     measured = (
@@ -286,16 +296,15 @@ def _seeds(seeds: Sequence[int]) -> str:
 
 
 def _sentences(
-    dataset: xr.Dataset, temperature: float | str | None, frame: pd.DataFrame
+    study: Selections, temperature: float | str | None, frame: pd.DataFrame
 ) -> Iterator[str]:
     """Yield sentences on chosen temperatures, skips, minima, notes of the task, missing points."""
-    option, singles = swept_option(dataset), by_value(dataset)
-    first, *_ = singles.values()
-    lines = _doubts(dataset, Selection(first, temperature).chosen, frame)
+    dataset = study.dataset
+    lines = _doubts(study, study.first(temperature).chosen, frame)
     if "skips" in dataset.attrs:
         lines.append(f"Skip connections of strength {dataset.attrs['skips']}, by layer.")
-    for value, single in singles.items():
-        prefix = f"{option} = {value}: " if option else ""
+    for value, single in study.singles.items():
+        prefix = f"{study.option} = {value}: " if study.option else ""
         lines += [prefix + sentence for sentence in minima_sentences(single)]
         notes = json_attribute(single.attrs, "notes")
         lines += [f"{name.capitalize()}: {note}" for name, note in notes.items()]
@@ -305,22 +314,22 @@ def _sentences(
     yield from dict.fromkeys(lines)
 
 
-def _doubts(dataset: xr.Dataset, choice: str | None, frame: pd.DataFrame) -> list[str]:
+def _doubts(study: Selections, choice: str | None, frame: pd.DataFrame) -> list[str]:
     """Return warnings about chosen temperatures."""
     if choice is None:
         return []
-    grid = dataset["temperature"].values
+    grid = study.dataset["temperature"].values
     ends = ((grid.min(), "smallest", "smaller"), (grid.max(), "largest", "larger"))
     lines = [
         f"T = {end:g} is the {extreme} of the grid; {beyond} ones may be better."
         for end, extreme, beyond in ends
         if end in set(frame["temperature"])
     ]
-    singles = by_value(dataset).values()
+    singles = study.singles.values()
     size = min(single.sizes["path"] * single.sizes.get("output", 1) for single in singles)  # of U_1
     narrow = frame["network"][frame["width"] < size].unique()
     if choice == "leave-one-out" and len(narrow):
-        unit = "paths times outputs" if "output" in dataset.sizes else "paths"
+        unit = "paths times outputs" if "output" in study.dataset.sizes else "paths"
         lines.append(
             f"{', '.join(narrow)}: below the number of {unit}, {size}, where leave-one-out is "
             "optimistic (docs/temperature.md)."
@@ -359,12 +368,12 @@ def head_score_frame(dataset: xr.Dataset, selection: Selection) -> pd.DataFrame:
     return labelled_frame(frame, labels)
 
 
-def _head_score_table(dataset: xr.Dataset, temperature: float | str | None) -> Table:
+def _head_score_table(study: Selections, temperature: float | str | None) -> Table:
     frame = of_every_value(
-        dataset, lambda single: head_score_frame(single, Selection(single, temperature))
+        study, lambda value: head_score_frame(study.singles[value], study.at(value, temperature))
     )
-    cells = _option_cell(dataset) | {"head": "{head}"}
-    across, lines = ("network", "{score_median:.3f}"), swept_option(dataset) or ""
+    cells = _option_cell(study) | {"head": "{head}"}
+    across, lines = ("network", "{score_median:.3f}"), study.option or ""
     caption = (
         "Weight of U on the paths through a head, or past the heads by a skip connection, where "
         "that of the strongest head is 1: medians over the seeds, at the temperatures of the "
@@ -373,7 +382,7 @@ def _head_score_table(dataset: xr.Dataset, temperature: float | str | None) -> T
     return Table("head_scores", "Scores of heads", frame, cells, caption, across, lines, True)
 
 
-def gains_table(dataset: xr.Dataset, temperature: float | str | None = None) -> Table:
+def gains_table(study: xr.Dataset | Selections, temperature: float | str | None = None) -> Table:
     """Return the table of gains over the limit, see :func:`pathkernel_datasets.gains.gains`.
 
     Raises
@@ -381,10 +390,13 @@ def gains_table(dataset: xr.Dataset, temperature: float | str | None = None) -> 
     ValueError
         If no seed is complete, or the study lacks the temperature or the scores of the choice.
     """
-    frame = of_every_value(dataset, lambda single: frame_of(gains(single, temperature)))
-    seeds = gains(next(iter(by_value(dataset).values())), temperature).attrs["seeds"]
+    study = Selections.of(study)
+    dataset = study.dataset
+    of_values = {value: gains(single, temperature) for value, single in study.singles.items()}
+    frame = of_every_value(study, lambda value: frame_of(of_values[value]))
+    seeds = next(iter(of_values.values())).attrs["seeds"]
     measure, several = measures_of(dataset)[0], len(seeds) > 1
-    cells = _option_cell(dataset)
+    cells = _option_cell(study)
     cells |= {"N": "{width}", "T": "{temperature}", "T of limit": "{temperature_gp}"}
     form, unit = (".1p", " in points") if measure.name == "accuracy" else (".3f", "")
     gain = f"{{gain:+{form}}} ± {{example_error:{form}}}" + f" ({{seed_error:{form}}})" * several
@@ -403,7 +415,7 @@ def gains_table(dataset: xr.Dataset, temperature: float | str | None = None) -> 
         f"compared with{chosen}."
     )
     title = f"Gain over the Gaussian process limit: {dataset.attrs.get('label', 'a study')}"
-    lines = swept_option(dataset) or ""
+    lines = study.option or ""
     return Table("gains", title, frame, cells, caption, across, lines, detail=True)
 
 
@@ -439,13 +451,14 @@ def choice_frame(dataset: xr.Dataset) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)[columns]
 
 
-def choice_table(dataset: xr.Dataset) -> Table | None:
+def choice_table(study: xr.Dataset | Selections) -> Table | None:
     """Return the table of :func:`choice_frame`, or None if there is no choice."""
-    frame = of_every_value(dataset, choice_frame)
+    study = Selections.of(study)
+    frame = of_every_value(study, lambda value: choice_frame(study.singles[value]))
     if "choice" not in frame:
         return None
-    measure = measures_of(dataset)[0]
-    cells = _option_cell(dataset) | {"choice": "{choice}", "network": "{network}"}
+    measure = measures_of(study.dataset)[0]
+    cells = _option_cell(study) | {"choice": "{choice}", "network": "{network}"}
     across = ("test_set", f"{{{measure.name}_median:{measure.form}}}\nT = {{temperature}}")
     caption = f"{measure.heading[0].upper()}{measure.heading[1:]}, and the temperature chosen."
     title = "Choices of the temperature"

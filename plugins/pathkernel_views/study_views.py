@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import xarray as xr
 
 from pathkernel_datasets.measures import measures_of
-from pathkernel_datasets.selection import index_of
+from pathkernel_datasets.selection import Selections, index_of
 from pathkernel_datasets.study import described
-from pathkernel_datasets.swept_option import by_value, checked_dataset, swept_option
 from pathkernel_views.chart import Chart
 from pathkernel_views.paths import KERNELS, ROWS, of_paths
 from pathkernel_views.study_tables import UNCONVERGED, study_details, study_summary
@@ -44,41 +43,41 @@ def study_views(
     ValueError
         If the study does not have that temperature or seed, or the scores of the choice.
     """
-    dataset = checked_dataset(dataset)
+    study = Selections(dataset)
     if seed is not None:
-        index_of(dataset, "seed", seed)
-    yield from study_summary(dataset, temperature)
-    yield from study_charts(dataset, temperature, seed)
-    yield from study_details(dataset, temperature)
+        index_of(study.dataset, "seed", seed)
+    yield from study_summary(study, temperature)
+    yield from study_charts(study, temperature, seed)
+    yield from study_details(study, temperature)
 
 
 def still_charts(
-    dataset: xr.Dataset, temperature: float | str | None = None, seed: int | None = None
+    study: xr.Dataset | Selections, temperature: float | str | None = None, seed: int | None = None
 ) -> list[Chart]:
     """Return the charts of a study for files, which have no switches.
 
     If an option has several values, these are the charts against it, and a folder of charts for
     each value.
     """
-    dataset, settings = checked_dataset(dataset), (temperature, seed, True)
-    option, charts = swept_option(dataset), list(study_charts(dataset, *settings))
+    study, settings = Selections.of(study), (temperature, seed, True)
+    option, charts = study.option, list(study_charts(study, *settings))
     if option is None:
         return charts
     charts = [chart for chart in charts if chart.name.endswith(f"_against_{option}")]
-    for value, single in by_value(dataset).items():
+    for value, single in study.singles.items():
         charts += [
             replace(
                 chart,
                 name=f"{option}-{value}/{chart.name}",
                 title=f"{chart.title}, {described(option, value)}",
             )
-            for chart in study_charts(single, *settings)
+            for chart in study_charts(Selections(single), *settings)
         ]
     return charts
 
 
 def study_charts(
-    dataset: xr.Dataset,
+    study: xr.Dataset | Selections,
     temperature: float | str | None = None,
     seed: int | None = None,
     still: bool = False,
@@ -92,11 +91,13 @@ def study_charts(
         def draw() -> alt.TopLevelMixin:
             from pathkernel_views.study_pictures import StudyPictures
 
-            return getattr(StudyPictures(dataset, temperature, seed, still), name)(*arguments)
+            return getattr(StudyPictures(study, temperature, seed, still), name)(*arguments)
 
         return draw
 
-    option, sizes = swept_option(dataset), dataset.sizes
+    study = Selections.of(study)
+    dataset, option = study.dataset, study.option
+    sizes = dataset.sizes
     ranges = "Points are medians over the seeds; ranges span the seeds."
     if sizes["seed"] == 1:
         ranges = "Ranges of an accuracy are one binomial standard error of the test set."

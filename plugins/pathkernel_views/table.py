@@ -13,8 +13,10 @@ Printed columns are templates over a row; JSON and CSV contain the frame, in ful
 
 from __future__ import annotations
 
+import csv
 import datetime
 import hashlib
+import io
 import itertools
 import math
 import os
@@ -290,16 +292,19 @@ def csv_text(frame: pd.DataFrame, digits: int | None = None) -> str:
             return f"{value:.{digits}g}"
         return printable(value, keep="\n") if isinstance(value, str) else value
 
-    columns = {
-        printable(str(name)): pd.Series(map(cell, values), dtype=object)
-        for name, values in frame.items()
-    }
-    return pd.DataFrame(columns).to_csv(index=False, lineterminator="\n")
+    columns = {printable(str(name)): map(cell, values) for name, values in frame.items()}
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values()))
+    return text.getvalue()
 
 
 def plain(value: Any) -> bool | int | float | str | None:
     """Convert a cell to a value of JSON and CSV: None if it is missing or not finite."""
-    if isinstance(value, (np.generic, np.ndarray, xr.DataArray)):
+    if type(value) is str:  # most cells are text or floats
+        return value
+    if type(value) is not float and isinstance(value, (np.generic, np.ndarray, xr.DataArray)):
         value = value.item()
     if value is None or value is pd.NA or value is pd.NaT:
         return None

@@ -20,7 +20,7 @@ from pathkernel_core.task import Examples
 from pathkernel_datasets.quantities import STATUS_CODES
 from pathkernel_datasets.reading import open_study
 from pathkernel_datasets.run_study import compute_study
-from pathkernel_datasets.selection import Selection
+from pathkernel_datasets.selection import Selection, Selections
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.temperature_choice import best, choose
 
@@ -159,6 +159,17 @@ def test_defaults(complete, tmp_path):
     assert Selection(bare.isel(temperature=[0])).chosen is None, "nothing to choose"
     with pytest.raises(ValueError, match="no validation scores"):
         choose(bare, "validation")
+
+
+@pytest.mark.parametrize("temperature", [None, "leave-one-out", 0.3])
+def test_selections_make_each_once(complete, temperature):
+    """The same object again, with the temperatures and values of a selection made alone."""
+    selections, alone = Selections.of(complete), Selection(complete, temperature)
+    made = selections.at(None, temperature)
+    assert made is selections.first(temperature) is Selections.of(selections).at(None, temperature)
+    np.testing.assert_array_equal(made.temperatures, alone.temperatures)
+    assert made.temperature_gp == alone.temperature_gp
+    assert made.point("action").identical(alone.point("action"))
 
 
 def test_temperatures_are_swept_downwards_from_neighbour_to_neighbour(tmp_path, monkeypatch):

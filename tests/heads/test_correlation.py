@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from scipy.stats import spearmanr
+from scipy.stats import rankdata, spearmanr
 
-from pathkernel_heads.correlation import Bootstrap, interval, spearman
+from pathkernel_heads.correlation import Bootstrap, interval, ranks, spearman
 
 
 @pytest.mark.parametrize("ties", [False, True])
@@ -15,6 +15,14 @@ def test_coefficients_are_scipys(ties):
         first, second = first.round(), second.round()
     for a, b, rho in zip(first, second, spearman(first, second)):
         assert rho == pytest.approx(spearmanr(a, b).statistic, abs=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(4,), (0, 3), (3, 0), (2, 5, 4)])
+def test_ranks_are_those_of_scipy(shape):
+    """Equal values share the mean of their ranks; rows stay contiguous, so that sums agree."""
+    values = np.random.default_rng(0).integers(0, 3, shape) / 3
+    np.testing.assert_array_equal(ranks(values), rankdata(values, axis=-1))
+    assert ranks(values).flags["C_CONTIGUOUS"]
 
 
 def test_shapes_and_constants():

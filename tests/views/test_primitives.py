@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from pathkernel_views.chart import GREY, Chart, NothingToPlot, looks, rendered, resized, save_charts
+from pathkernel_views.chart import GREY, Chart, NothingToPlot, looks, resized, save_charts, svg_of
 from pathkernel_views.network import network
 from pathkernel_views.primitives import bars, chart_grid, heatmaps, lines, points
 
@@ -46,7 +46,7 @@ def data_of(spec):
 
 def texts(spec):
     """Text of a drawn chart."""
-    svg = rendered(spec, "svg").decode()
+    svg = svg_of(spec)
     return [
         html.unescape(re.sub("<[^>]*>", "", text)) for text in re.findall(r"<text.*?</text>", svg)
     ]
@@ -98,7 +98,7 @@ def test_series_are_told_apart_by_colour_and_by_dash_or_marker():
 def test_rows_that_are_hollow_have_white_markers(frame):
     marked = frame.assign(failed=frame["width"] == 100)
     spec = chart(lambda: against_width(marked, hollow="failed")).altair().to_dict()
-    markers = re.findall(r'<path[^>]*role="graphics-symbol"[^>]*>', rendered(spec, "svg").decode())
+    markers = re.findall(r'<path[^>]*role="graphics-symbol"[^>]*>', svg_of(spec))
     white = [marker for marker in markers if 'fill="white"' in marker]
     assert len(white) == (frame["width"] == 100).sum()
     assert all("width: 100" in marker for marker in white)
@@ -214,7 +214,7 @@ def test_a_chart_that_fails_leaves_the_others(frame, tmp_path):
 def test_long_titles_are_broken_where_it_is_narrow(frame):
     one = frame[frame["seed"] == 0].assign(shown="T of the largest " + "very long choice " * 4)
     spec = chart(lambda: against_width(one, switches=["shown", "seed"])).altair().to_dict()
-    svg = rendered(resized(spec, 245), "svg").decode()
+    svg = svg_of(resized(spec, 245))
     assert float(re.search(r'width="([\d.]+)"', svg).group(1)) == pytest.approx(245, abs=5)
     assert "seed 0" in " ".join(re.findall(r">([^<]+)<", svg))
 
@@ -224,7 +224,7 @@ def test_panels_are_arranged_anew_where_it_is_narrow(frame):
     spec = chart(lambda: against_width(panels, panel="panel")).altair().to_dict()
     narrow = resized(spec, 245)
     assert narrow["columns"] < spec["columns"]
-    width = float(re.search(r'width="([\d.]+)"', rendered(narrow, "svg").decode()).group(1))
+    width = float(re.search(r'width="([\d.]+)"', svg_of(narrow)).group(1))
     assert width == pytest.approx(245, abs=5)
 
 
@@ -236,12 +236,12 @@ def test_charts_have_the_width_that_was_asked_for(frame, points, heading, monkey
     spec = chart(lambda: against_width(panels, panel="panel")).altair().to_dict()
     measured = []
     monkeypatch.setattr(
-        "pathkernel_views.chart.rendered",
-        lambda *arguments: measured.append(arguments) or rendered(*arguments),
+        "pathkernel_views.chart.svg_of",
+        lambda *arguments: measured.append(arguments) or svg_of(*arguments),
     )
     resized_spec = resized(spec, points)
     assert len(measured) == 1
-    svg = rendered(resized_spec, "svg").decode()
+    svg = svg_of(resized_spec)
     assert float(re.search(r'width="([\d.]+)"', svg).group(1)) == pytest.approx(points, abs=3)
     if heading:
         assert resized_spec["columns"] == points // 245
