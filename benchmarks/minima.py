@@ -1,7 +1,7 @@
 """Does the minimiser return the lowest minimum? Its search against many random starts.
 
 ``python -m benchmarks.minima crossing``  100 problems with kernels near the temperature
-``python -m benchmarks.minima random``  150 further ones, which no rule of the search was chosen on
+``python -m benchmarks.minima random``  150 further ones, of random kernels
 ``python -m benchmarks.minima markov``  hidden Markov chains at small variances and small inputs
 
 The reference is the lowest action of 30 random starts. Each problem with several minima is a line;
