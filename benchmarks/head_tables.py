@@ -187,9 +187,9 @@ def figure(frame: pd.DataFrame) -> alt.TopLevelMixin:
     return (
         points.encode(
             x=alt.X("passes:Q", title="passes of the examples")
-            .scale(type="log", domain=[0.4, 500])
-            .axis(values=[1, 10, 100]),
-            y=ratio.scale(type="log", domain=[0.8, 10]).axis(values=[1, 1.5, 2, 3, 5, 10]),
+            .scale(type="log", domain=[0.4, 3000])
+            .axis(values=[1, 10, 100, 1000]),
+            y=ratio.scale(type="log", domain=[0.4, 10]).axis(values=[0.5, 1, 2, 5, 10]),
             color=alt.Color("heads off by:N", scale=colours),
             shape=alt.Shape("gains:N", title="gains"),
         )
