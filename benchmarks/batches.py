@@ -22,10 +22,9 @@ from rich.console import Console
 from rich.table import Table
 
 import pathkernel_core as pk
-from benchmarks.measuring import one_thread, timed
+from benchmarks.measuring import cpu_seconds, one_thread, timed
 from benchmarks.problems import BenchmarkProblem, images, markov
 from pathkernel_core import costs
-from pathkernel_core.kernel_batches import energies_and_gradients
 from pathkernel_core.kernels import PathKernels
 from pathkernel_one_shot.task import OneShotImages
 from pathkernel_tasks.hidden_markov import HiddenMarkov
@@ -38,17 +37,6 @@ SHAPES = [  # P, n
 ]  # fmt: skip
 
 console = Console(width=120, highlight=False)
-
-
-def cpu_seconds(function: Callable, at_least: float = 0.3) -> float:
-    """Median CPU seconds of a call, over calls that take some time together."""
-    function()
-    seconds: list[float] = []
-    while sum(seconds) < at_least or len(seconds) < 3:
-        start = time.process_time()
-        function()
-        seconds.append(time.process_time() - start)
-    return statistics.median(seconds)
 
 
 def measure_evaluations() -> None:
@@ -112,9 +100,7 @@ def _of_forms(sizes: costs.Sizes) -> dict[tuple[str, int], float]:
             arguments = factors[:points], [0.1] * points, [None] * points
             if form.pays_together(points):
                 together = cpu_seconds(
-                    lambda form=form, arguments=arguments: energies_and_gradients(
-                        form.kernels, form.labels, *arguments
-                    )
+                    lambda form=form, arguments=arguments: form.energies_and_gradients(*arguments)
                 )
                 seconds[name, points] = together / points
             else:  # then they are evaluated one after another

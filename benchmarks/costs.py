@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import math
 import resource
-import statistics
 import time
 from collections.abc import Callable, Sequence
 
@@ -25,7 +24,7 @@ from scipy.optimize import nnls
 from threadpoolctl import threadpool_limits
 
 import pathkernel_core as pk
-from benchmarks.measuring import one_thread
+from benchmarks.measuring import cpu_seconds, one_thread
 from pathkernel_core import costs
 from pathkernel_core.coordinates import ChainCoordinates
 
@@ -84,17 +83,6 @@ def _together(shape: tuple[int, ...], factor: np.ndarray) -> tuple[costs.Sizes, 
     form = pk.PathKernels(xi, labels, "kernels").form
     arguments = [factor] * points, [0.1] * points, [None] * points
     return costs.Sizes(*shape), lambda: form.energies_and_gradients(*arguments)
-
-
-def cpu_seconds(function: Callable, at_least: float = 0.3) -> float:
-    """Median CPU seconds of a call, over calls that take some time together."""
-    function()
-    seconds: list[float] = []
-    while sum(seconds) < at_least or len(seconds) < 3:
-        start = time.process_time()
-        function()
-        seconds.append(time.process_time() - start)
-    return statistics.median(seconds)
 
 
 def fitted(form: str) -> tuple[float, ...]:

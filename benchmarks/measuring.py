@@ -36,6 +36,17 @@ def timed(
     return clock() - start, result
 
 
+def cpu_seconds(function: Callable, at_least: float = 0.3) -> float:
+    """Median CPU seconds of a call, over calls that take some time together."""
+    function()
+    seconds: list[float] = []
+    while sum(seconds) < at_least or len(seconds) < 3:
+        start = time.process_time()
+        function()
+        seconds.append(time.process_time() - start)
+    return statistics.median(seconds)
+
+
 def alternate(sides: dict[str, Callable], rounds: int) -> dict[str, float]:
     """Median wall seconds of each side, called in turn; one warm-up call each is not counted."""
     seconds: dict[str, list[float]] = {name: [] for name in sides}
