@@ -7,8 +7,9 @@ order parameters together the two readings are products of matrices, with B rows
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 
@@ -35,12 +36,30 @@ from pathkernel_core.products import matmul
 _ELEMENTS = 2**25  # of the kernels K that are held at once, 256 MiB in float64
 
 
-@runtime_checkable
-class SharedKernels(Protocol):
-    """Form of the energy whose evaluations can share one reading of the kernels."""
+class SharedKernels(ABC):
+    """Form of the energy whose evaluations can share one reading of the kernels.
+
+    Attributes
+    ----------
+    kernels : array, shape (n(n+1)/2, P(P+1)/2)
+        Packed kernels of all pairs of paths, for one output.
+    labels : array, shape (P, C)
+    """
+
+    kernels: Array
+    labels: Array
+
+    @property
+    @abstractmethod
+    def n_paths(self) -> int:
+        """Number n of paths."""
 
     def pays_together(self, points: int) -> bool:
         """Whether evaluations of so many order parameters are faster together."""
+        examples, outputs = self.labels.shape
+        if on_accelerator(self.labels):
+            return outputs == 1 and points > 1
+        return reads_kernels_together(Sizes(examples, self.n_paths, 0, outputs), points)
 
     def energies_and_gradients(
         self,
@@ -48,45 +67,25 @@ class SharedKernels(Protocol):
         temperatures: Sequence[float],
         scales: Sequence[np.ndarray | None],
     ) -> list[tuple[float, np.ndarray]]:
-        """Energies and gradients M − R; NaN where K + T1 is not positive definite."""
+        """Energies and gradients M − R of one output, on the host; NaN if K + T1 is not positive.
 
-
-def pays_together(paths: int, labels: Array, points: int) -> bool:
-    """Whether so many evaluations with the kernels of n paths are faster together."""
-    examples, outputs = labels.shape
-    if on_accelerator(labels):
-        return outputs == 1 and points > 1
-    return reads_kernels_together(Sizes(examples, paths, 0, outputs), points)
-
-
-def energies_and_gradients(
-    kernels: Array,
-    labels: Array,
-    factors: Sequence[np.ndarray],
-    temperatures: Sequence[float],
-    scales: Sequence[np.ndarray | None],
-) -> list[tuple[float, np.ndarray]]:
-    """Energies and their gradients M − R, on the host; NaN where K + T1 is not positive definite.
-
-    Parameters
-    ----------
-    kernels : array, shape (n(n+1)/2, P(P+1)/2)
-        Packed kernels of one output, as :attr:`pathkernel_core.kernel_space.KernelSpace.kernels`.
-    labels : array, shape (P, 1)
-    factors : sequence of arrays, shape (n, n)
-        Of the B order parameters.
-    temperatures : sequence of float
-    scales : sequence of arrays, shape (n, 1), or None
-        Factors of the paths, see :meth:`pathkernel_core.spaces.Space.energy_and_gradient`.
-    """
-    scaled = [f if s is None else s * f for f, s in zip(factors, scales)]
-    values: list[tuple[float, np.ndarray]] = []
-    for batch in batches(len(scaled), max(TOGETHER, _ELEMENTS // kernels.shape[1])):
-        values += _batch(kernels, labels, np.stack(scaled[batch]), list(temperatures[batch]))
-    return [
-        (energy, gradient if s is None else s * gradient * s.T)
-        for (energy, gradient), s in zip(values, scales)
-    ]
+        Parameters
+        ----------
+        factors : sequence of arrays, shape (n, n)
+            Of the B order parameters.
+        temperatures : sequence of float
+        scales : sequence of arrays, shape (n, 1), or None
+            Factors of the paths, see :meth:`pathkernel_core.spaces.Space.energy_and_gradient`.
+        """
+        scaled = [f if s is None else s * f for f, s in zip(factors, scales)]
+        values: list[tuple[float, np.ndarray]] = []
+        for batch in batches(len(scaled), max(TOGETHER, _ELEMENTS // self.kernels.shape[1])):
+            arrays = np.stack(scaled[batch]), list(temperatures[batch])
+            values += _batch(self.kernels, self.labels, *arrays)
+        return [
+            (energy, gradient if s is None else s * gradient * s.T)
+            for (energy, gradient), s in zip(values, scales)
+        ]
 
 
 def _batch(

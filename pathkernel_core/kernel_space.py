@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-
-import numpy as np
 
 from pathkernel_core.backend import (
     Array,
@@ -16,14 +14,14 @@ from pathkernel_core.backend import (
     from_host,
     packed_order,
 )
-from pathkernel_core.kernel_batches import energies_and_gradients, pays_together
+from pathkernel_core.kernel_batches import SharedKernels
 from pathkernel_core.kernel_energy import kernel_space
 from pathkernel_core.products import matmul
 from pathkernel_core.spaces import ExampleSpace
 
 
 @dataclass(frozen=True, eq=False)
-class KernelSpace(ExampleSpace):
+class KernelSpace(ExampleSpace, SharedKernels):
     """Example space with the kernels of all pairs of paths in memory; for few paths and examples.
 
     One product mixes them into K, another reads M − R off (K + T1)⁻¹, neither larger for more
@@ -31,6 +29,11 @@ class KernelSpace(ExampleSpace):
     """
 
     name = "kernels"
+
+    @property
+    def n_paths(self) -> int:
+        """Number n of paths."""
+        return self.features.shape[1]
 
     @cached_property
     def kernels(self) -> Array:
@@ -45,22 +48,6 @@ class KernelSpace(ExampleSpace):
     @property
     def _evaluation(self) -> tuple[Callable, tuple[Array, Array]]:
         return kernel_space, (self.kernels, self.labels)
-
-    def pays_together(self, points: int) -> bool:
-        """Whether evaluations of so many order parameters are faster together."""
-        return pays_together(self.features.shape[1], self.labels, points)
-
-    def energies_and_gradients(
-        self,
-        factors: Sequence[np.ndarray],
-        temperatures: Sequence[float],
-        scales: Sequence[np.ndarray | None],
-    ) -> list[tuple[float, np.ndarray]]:
-        """Energies and gradients M − R of one output, as :meth:`energy_and_gradient` each.
-
-        NaN where K + T1 is not positive definite.
-        """
-        return energies_and_gradients(self.kernels, self.labels, factors, temperatures, scales)
 
 
 def _kernels(features: Array, *, outputs: int) -> Array:

@@ -13,7 +13,6 @@ a product with the packed kernels.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -34,7 +33,7 @@ from pathkernel_core.backend import (
     to_host,
 )
 from pathkernel_core.errors import NotPositiveDefiniteError
-from pathkernel_core.kernel_batches import energies_and_gradients, pays_together
+from pathkernel_core.kernel_batches import SharedKernels
 from pathkernel_core.kernel_energy import (
     by_output,
     kernel_space,
@@ -48,7 +47,7 @@ from pathkernel_core.spaces import explained_labels, not_positive_definite
 
 
 @dataclass(frozen=True, eq=False)
-class PairSpace:
+class PairSpace(SharedKernels):
     """Energy of given kernels, from a Cholesky factor of K + T1, P·C × P·C.
 
     Parameters
@@ -114,22 +113,6 @@ class PairSpace:
             raise self._not_positive_definite(scaled, temperature)
         gradient = to_host(gradient)
         return energy, gradient if scales is None else scales * gradient * scales.T
-
-    def pays_together(self, points: int) -> bool:
-        """Whether evaluations of so many order parameters are faster together."""
-        return pays_together(self.n_paths, self.labels, points)
-
-    def energies_and_gradients(
-        self,
-        factors: Sequence[np.ndarray],
-        temperatures: Sequence[float],
-        scales: Sequence[np.ndarray | None],
-    ) -> list[tuple[float, np.ndarray]]:
-        """Energies and gradients M − R of one output, as :meth:`energy_and_gradient` each.
-
-        NaN where K + T1 is not positive definite.
-        """
-        return energies_and_gradients(self.kernels, self.labels, factors, temperatures, scales)
 
     def energy(self, factor: Array, temperature: Array) -> Array:
         """Energy (), differentiable in all arguments by PyTorch and JAX."""
