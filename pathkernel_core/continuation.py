@@ -79,9 +79,10 @@ def minimise_actions(
 
     The networks go side by side, and their evaluations share the kernels of pairs of paths where
     that is faster: with 600 examples and 16 paths a grid of ten widths and ten temperatures takes
-    half of the time of single minimisations. Each network goes from the highest temperature to the
-    lowest, and starts from its solution at the temperature above, with the curvature that was seen
-    there; where the action may have several minima, it searches as :func:`minimise_action` does.
+    six tenths of the time of single minimisations. Each network goes from the highest temperature
+    to the lowest, and starts from its solution at the temperature above, with the curvature that
+    was seen there; where the action may have several minima, it searches as
+    :func:`minimise_action` does.
 
     Parameters
     ----------

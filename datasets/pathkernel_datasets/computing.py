@@ -172,7 +172,8 @@ class Computation:
 
         Minima at other temperatures above them are computed again, as starts only.
         """
-        problem = data.problem.for_points(len(missing))
+        # by the widths of the study, not those that are missing: it resumes in the same form
+        problem = data.problem.for_points(len(self.study.widths))
         networks = {piece: data.network(piece) for piece in missing}
         solved: list[tuple[Piece, float]] = []
 
@@ -198,6 +199,7 @@ class Computation:
                         problem, networks[piece], temperature, start, report=within
                     )
                 if temperature in missing[piece]:
+                    # the silence is for steps of a minimisation that go too far
                     with np.errstate(over="warn", divide="warn", invalid="warn"):
                         rows[temperature] = point_values(data.data, solution, self._of_solution)
                     solved.append((piece, temperature))
