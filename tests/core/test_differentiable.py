@@ -75,7 +75,6 @@ def by_differences(outputs, space, index):
     return offset(0), slope / (12 * step), direction
 
 
-@pytest.mark.slow_on_jax(space=("examples",))  # PyTorch differentiates the same formula
 @pytest.mark.parametrize(
     ("space", "outputs"),
     [
