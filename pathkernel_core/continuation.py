@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 import numpy as np
@@ -114,6 +114,8 @@ def minimise_actions(
     ValueError
         If there is no network or temperature, a temperature is there twice, or a network does not
         fit the problem.
+    TypeError
+        If networks or temperatures are no sequence.
 
     Warns
     -----
@@ -131,6 +133,11 @@ def minimise_actions(
     >>> [[round(solution.action, 2) for solution in row] for row in solutions]
     [[9.46, 13.68], [7.33, 8.0]]
     """
+    for name, sequence in (("networks", networks), ("temperatures", temperatures)):
+        if isinstance(sequence, str) or not isinstance(sequence, Iterable):
+            raise TypeError(
+                f"{name} must be a sequence, not {type(sequence).__name__}; give a list, also of one"
+            )
     networks, temperatures = list(networks), [positive("temperatures", t) for t in temperatures]
     for name, values in (("networks", networks), ("temperatures", temperatures)):
         if not values:

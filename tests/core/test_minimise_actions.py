@@ -184,3 +184,14 @@ def test_failures_raise_or_are_marked(examples):
 def test_bad_arguments_are_named(examples, many, temperatures, message):
     with pytest.raises(ValueError, match=message):
         pk.minimise_actions(pk.PathKernels(*examples), many, temperatures)
+
+
+def test_what_is_no_sequence_is_named(examples):
+    problem = pk.PathKernels(*examples)
+    for many, temperatures, name in (
+        (networks()[0], [0.1], "networks"),
+        (networks(), 0.1, "temperatures"),
+        (networks(), "0.1", "temperatures"),
+    ):
+        with pytest.raises(TypeError, match=f"{name} must be a sequence"):
+            pk.minimise_actions(problem, many, temperatures)
