@@ -136,7 +136,8 @@ def minimise_actions(
     for name, sequence in (("networks", networks), ("temperatures", temperatures)):
         if isinstance(sequence, str) or not isinstance(sequence, Iterable):
             raise TypeError(
-                f"{name} must be a sequence, not {type(sequence).__name__}; give a list, also of one"
+                f"{name} must be a sequence, not {type(sequence).__name__}; "
+                "give a list, even of one"
             )
     networks, temperatures = list(networks), [positive("temperatures", t) for t in temperatures]
     for name, values in (("networks", networks), ("temperatures", temperatures)):
