@@ -1,145 +1,287 @@
-"""Where two branches of minima of the action cross, and where each of them ends.
+"""Minima of the action followed through parameters, and where the lowest of them changes.
 
-A branch is a minimum followed as a parameter θ changes: a temperature, a width, a prior variance.
-Two branches can exist at the same θ. The lower action decides which one the posterior follows, so
-that the two exchange roles at a *crossing*, a transition of first order. Each continues as
-a metastable minimum and ends at a *spinodal*, where it merges with a saddle.
+A branch is a minimum followed as parameters θ change: temperatures, widths, prior variances. Two
+branches can exist at the same θ. The lower action decides which one the posterior follows, so that
+the two exchange roles at a *crossing*, a transition of first order. Each continues as a metastable
+minimum and ends at a *spinodal*, where it merges with a saddle: see
+:mod:`pathkernel_core.spinodals`.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from pathkernel_core.backend import to_host
+from pathkernel_core.asking import answer_all
+from pathkernel_core.continuation import minimise_from
+from pathkernel_core.coordinates import ChainCoordinates
+from pathkernel_core.descents import Action
+from pathkernel_core.errors import MinimisationError, NotPositiveDefiniteError
+from pathkernel_core.kernels import PathKernels
+from pathkernel_core.minimise import minimise_action
+from pathkernel_core.network import Network
 from pathkernel_core.solution import Solution
+from pathkernel_core.solvers import energies, stationary_solver, undisturbed
+from pathkernel_core.stability import ActionHessian
 
-Solve = Callable[[float, Solution], Solution | None]
-"""Minimum at a value of the parameter, downhill from a neighbouring solution; None if it fails."""
+System = Callable[[np.ndarray], tuple[Network, float]]
+"""Network and temperature at values (k,) of the parameters θ."""
 
-_JUMP = 0.3  # relative change of U in one step from which another branch is suspected
+JUMP = 0.3  # distance of coordinates from their extrapolation, from which another branch is likely
 _LARGEST_STEP = 0.5  # in ln θ
-_RESOLUTION = 1e-5  # in ln θ
+_RESOLUTION = 2e-4  # in ln θ, of the end of a branch
+_PRECISION = 1e-9  # in ln θ, of a crossing
 _SAME_ACTION = 1e-7  # relative difference of actions of one minimum
+_DIFFERENCE = 1e-4  # in ln θ, of derivatives at fixed coordinates
+_PRODUCT = 2.5  # evaluations of the energy that a product with the Hessian costs
+_SMALLEST_INTERVAL = 1e-3  # in ln θ, in which branches between two others are looked for
 
 
-@dataclass(frozen=True)
-class Coexistence:
-    """Crossing of two branches of minima, and the range in which both exist.
+@dataclass(frozen=True, eq=False)
+class BranchPoint:
+    """A minimum of the action at one point of the parameters.
 
     Attributes
     ----------
-    crossing : float
-        θ at which both have the same action.
-    lower_spinodal : float
-        θ below it at which the branch that is the lowest above the crossing ends; NaN if the
-        branch reaches the end of the range.
-    upper_spinodal : float
-        θ above it at which the branch that is the lowest below the crossing ends; NaN likewise.
-    """
-
-    crossing: float
-    lower_spinodal: float
-    upper_spinodal: float
-
-
-class Branch:
-    """A minimum followed along a positive parameter, by steps that shrink where it changes fast.
-
-    Parameters
-    ----------
-    solve : callable
-    parameter : float
+    point : array, shape (k,)
+        ln θ.
     solution : Solution
-        The minimum there.
     """
 
-    def __init__(self, solve: Solve, parameter: float, solution: Solution):
-        self._solve = solve
-        self._solutions = {parameter: solution}
+    point: np.ndarray
+    solution: Solution
 
-    def solution(self, parameter: float) -> Solution | None:
-        """Return the minimum at a parameter; None where the branch has ended."""
-        reached = self.follow(parameter)
-        return self._solutions[parameter] if reached == parameter else None
-
-    def follow(self, target: float) -> float:
-        """Follow the branch and return the parameter that it reaches: the target or its end."""
-        start = min(self._solutions, key=lambda known: abs(math.log(known / target)))
-        solution, step = self._solutions[start], math.inf
-        while start != target:
-            step = min(2 * step, _LARGEST_STEP)
-            remaining = math.log(target / start)
-            parameter = target
-            if abs(remaining) > step:
-                parameter = start * math.exp(math.copysign(step, remaining))
-            # a descent beyond the end of a branch does not fail: it slides onto the other branch,
-            # and only the jump of U tells
-            neighbour = self._solve(parameter, solution)
-            if neighbour is not None and _change(solution, neighbour) < _JUMP:
-                start, solution = parameter, neighbour
-                self._solutions[parameter] = neighbour
-            else:
-                # U moves as the root of the distance from a spinodal: large steps up to it, then
-                # many halvings, which eighths shorten
-                step = min(step, abs(remaining)) / 8
-                if step < _RESOLUTION:
-                    break
-        return start
+    @cached_property
+    def coordinates(self) -> np.ndarray:
+        """Coordinates of the order parameters in the chain, relative to the network there."""
+        return ChainCoordinates(self.solution.network).from_factors(self.solution.factors)
 
 
-def _change(solution: Solution, other: Solution) -> float:
-    """Change of U relative to its norm."""
-    matrices = to_host(solution.order_parameter), to_host(other.order_parameter)
-    return float(np.linalg.norm(matrices[0] - matrices[1]) / max(map(np.linalg.norm, matrices)))
-
-
-def coexistence(
-    solve: Solve,
-    below: tuple[float, Solution],
-    above: tuple[float, Solution],
-    limits: tuple[float, float],
-) -> Coexistence | None:
-    """Find the crossing between two lowest minima at neighbouring values of a parameter.
+class ActionFamily:
+    """Actions of one problem at all values of some positive parameters; counts evaluations.
 
     Parameters
     ----------
-    solve : callable
-        Minimum of the action at a value of the parameter, from a neighbouring solution.
-    below, above : (float, Solution)
-        Values of the parameter, the smaller first, and the lowest minima there.
-    limits : (float, float)
-        Range of the parameter in which ends of the branches are looked for.
+    problem : PathKernels
+    system : callable
+        Network and temperature at values (k,) of the parameters. The heads must not change.
+
+    Attributes
+    ----------
+    evaluations : int
+        Evaluations of the energy so far; a product with the Hessian counts for two and a half.
+    """
+
+    def __init__(self, problem: PathKernels, system: System):
+        self.problem, self._system = problem, system
+        self.evaluations = 0
+
+    def search(self, point: np.ndarray) -> BranchPoint | None:
+        """Lowest minimum that a search finds at a point ln θ; None if it does not converge."""
+        solution = minimise_from(self.problem, *self._system(np.exp(point)), None)
+        if solution is None or not solution.status.ok:
+            return None
+        self.evaluations += solution.evaluations
+        return BranchPoint(point, solution)
+
+    def descend(
+        self, point: np.ndarray, start: Solution, coordinates: np.ndarray
+    ) -> BranchPoint | None:
+        """Minimum downhill from coordinates, with the curvature seen at ``start``; None if none."""
+        network, temperature = self._system(np.exp(point))
+        chain = ChainCoordinates(network)
+        factors = chain.factors(chain.relative_factors(coordinates))
+        start = dataclasses.replace(start, factors=tuple(factors))
+        try:
+            solution = minimise_action(self.problem, network, temperature, start=start)
+        except (MinimisationError, NotPositiveDefiniteError, np.linalg.LinAlgError):
+            return None
+        self.evaluations += solution.evaluations
+        return BranchPoint(point, solution)
+
+    def evaluate(self, point: np.ndarray, coordinates: np.ndarray) -> tuple[float, np.ndarray]:
+        """Action per width S/N and its gradient in the coordinates, at any of them.
+
+        Raises
+        ------
+        numpy.linalg.LinAlgError, NotPositiveDefiniteError
+            If the kernel cannot be factorised there.
+        """
+        network, temperature = self._system(np.exp(point))
+        action = Action(self.problem, network, temperature)
+        self.evaluations += 1
+        with undisturbed(self.problem, [network]):
+            (iterate,) = answer_all([action.evaluate(coordinates)], energies)
+        return sum(action.per_width(iterate.detail)), iterate.gradient / action.unit
+
+    def hessian(self, point: np.ndarray, coordinates: np.ndarray) -> ActionHessian:
+        """Hessian of S/N in the coordinates, at any of them."""
+        network, temperature = self._system(np.exp(point))
+        chain = ChainCoordinates(network)
+        factors = chain.factors(chain.relative_factors(coordinates))
+        self.evaluations += math.ceil(_PRODUCT * chain.size)
+        return ActionHessian(self.problem, network, factors, temperature)
+
+    def stationary(self, point: np.ndarray, coordinates: np.ndarray) -> Solution:
+        """Stationary point of the action as a solution, such as one at a spinodal.
+
+        It counts as converged; no minimisation has reached it.
+        """
+        network, temperature = self._system(np.exp(point))
+        action = Action(self.problem, network, temperature)
+        self.evaluations += 1
+        with undisturbed(self.problem, [network]):
+            (solution,) = answer_all([stationary_solver(action, coordinates)], energies)
+        return solution
+
+    def slope(self, minimum: BranchPoint) -> np.ndarray:
+        """Derivative (k,) of S/N at a minimum with respect to ln θ.
+
+        The minimum moves, too, but where the gradient vanishes its motion does not count.
+        """
+        steps = _DIFFERENCE * np.eye(len(minimum.point))
+        rises = [
+            self.evaluate(minimum.point + step, minimum.coordinates)[0]
+            - self.evaluate(minimum.point - step, minimum.coordinates)[0]
+            for step in steps
+        ]
+        return np.array(rises) / (2 * _DIFFERENCE)
+
+
+def follow(family: ActionFamily, start: BranchPoint, target: np.ndarray) -> BranchPoint:
+    """Follow a minimum straight to a target ln θ; where it ends, return the last point before.
+
+    Steps shrink where the minimum moves fast, and the end is known to 2e-4 of ln θ.
+    """
+    current, before, step = start, None, math.inf
+    while not np.array_equal(current.point, target):
+        remaining = float(np.abs(target - current.point).max())
+        step = min(2 * step, _LARGEST_STEP)
+        point = target
+        if step < remaining:
+            point = current.point + step / remaining * (target - current.point)
+        predicted = current.coordinates
+        if before is not None:  # the response to the parameters, by the last step
+            ratio = np.abs(point - current.point).max() / np.abs(current.point - before.point).max()
+            predicted = predicted + ratio * (current.coordinates - before.coordinates)
+        # a descent beyond the end of a branch does not fail: it slides onto the other branch,
+        # and only the jump of U tells
+        reached = family.descend(point, current.solution, predicted)
+        if reached is not None and is_near(reached.coordinates, predicted):
+            before, current = current, reached
+            continue
+        # U moves as the root of the distance from a spinodal: large steps up to it, then many
+        # halvings, which eighths shorten
+        step = min(step, remaining) / 8
+        if step < _RESOLUTION:
+            break
+    return current
+
+
+def is_near(coordinates: np.ndarray, predicted: np.ndarray) -> bool:
+    """Whether coordinates are on the branch for which they were predicted."""
+    return float(np.abs(coordinates - predicted).max()) < JUMP
+
+
+@dataclass(frozen=True, eq=False)
+class Crossing:
+    """Two minima of the same action at one point, between which the lowest minimum changes.
+
+    Attributes
+    ----------
+    minima : (BranchPoint, BranchPoint)
+        The lowest on either side.
+    """
+
+    minima: tuple[BranchPoint, BranchPoint]
+
+    @property
+    def point(self) -> np.ndarray:
+        """ln θ, (k,)."""
+        return self.minima[0].point
+
+
+def crossings_between(
+    family: ActionFamily, below: BranchPoint, above: BranchPoint
+) -> list[Crossing]:
+    """Crossings on the straight line between two points, in order from the first.
+
+    Parameters
+    ----------
+    family : ActionFamily
+    below, above : BranchPoint
+        The lowest minima at both ends. Where a third minimum is the lowest in between, both its
+        crossings are returned; a branch that is the lowest on a shorter stretch may be missed.
 
     Returns
     -------
-    Coexistence or None
-        None if both minima belong to one branch, or if both branches end before they meet.
+    list of Crossing
+        Empty if both minima belong to one branch.
     """
-    low, high = below[0], above[0]
-    lower, upper = Branch(solve, *below), Branch(solve, *above)
-    followed = lower.solution(high)
-    if followed is not None and _same_action(followed, above[1]):
-        return None
-    # bisection on the sign of the difference of actions; a branch that has ended counts as the
-    # higher one, since only the other is left
-    while math.log(high / low) > _RESOLUTION:
-        middle = math.sqrt(low * high)
-        one, other = lower.solution(middle), upper.solution(middle)
-        if one is None and other is None:
-            return None
-        if other is None or (one is not None and one.action < other.action):
-            low = middle
-        else:
-            high = middle
-    ends = [branch.follow(limit) for branch, limit in zip((upper, lower), limits)]
-    spinodals = [math.nan if end == limit else float(end) for end, limit in zip(ends, limits)]
-    return Coexistence(float(math.sqrt(low * high)), *spinodals)
+    followed = follow(family, below, above.point)
+    if np.array_equal(followed.point, above.point) and _same_action(followed, above):
+        return []
+    ends = below.point, above.point
+    low, high, share = 0.0, 1.0, 0.5
+    minima = below, above
+    length = float(np.abs(ends[1] - ends[0]).max())
+    while True:
+        point = ends[0] + share * (ends[1] - ends[0])
+        one, other = (follow(family, minimum, point) for minimum in minima)
+        exist = [np.array_equal(minimum.point, point) for minimum in (one, other)]
+        if not any(exist):  # both have ended: a third branch has the lowest action
+            return _through(family, below, above, point)
+        # the other minimum is not followed beyond its end, from where it could not be found again
+        minima = (one if exist[0] else minima[0]), (other if exist[1] else minima[1])
+        # a branch that has ended counts as the higher one, since only the other is left
+        difference = one.solution.action - other.solution.action
+        if not all(exist):
+            difference = -1.0 if exist[0] else 1.0
+        low, high = (share, high) if difference < 0 else (low, share)
+        proposal = (low + high) / 2
+        if all(exist):
+            slope = (family.slope(one) - family.slope(other)) @ (ends[1] - ends[0])
+            newton = share - difference / slope if slope else math.inf
+            if abs(newton - share) * length < _PRECISION:
+                break
+            if low < newton < high:
+                proposal = newton
+        if (high - low) * length < _PRECISION:
+            break
+        share = proposal
+    if not all(exist):
+        return []
+    lowest = family.search(point)
+    if lowest is not None and is_lower(lowest, one):
+        return _through(family, below, above, point, lowest)
+    return [Crossing((one, other))]
 
 
-def _same_action(solution: Solution, other: Solution) -> bool:
-    scale = max(1.0, abs(other.action))
-    return abs(solution.action - other.action) <= _SAME_ACTION * scale
+def _through(
+    family: ActionFamily,
+    below: BranchPoint,
+    above: BranchPoint,
+    point: np.ndarray,
+    between: BranchPoint | None = None,
+) -> list[Crossing]:
+    """Crossings from one minimum to the lowest in between, and from there to the other."""
+    between = between or family.search(point)
+    if between is None or np.abs(above.point - below.point).max() < _SMALLEST_INTERVAL:
+        return []
+    halves = (below, between), (between, above)
+    return [crossing for half in halves for crossing in crossings_between(family, *half)]
+
+
+def _same_action(one: BranchPoint, other: BranchPoint) -> bool:
+    return not (is_lower(one, other) or is_lower(other, one))
+
+
+def is_lower(one: BranchPoint, other: BranchPoint) -> bool:
+    """Whether one minimum has the lower action, by more than the tolerance leaves."""
+    actions = one.solution.action, other.solution.action
+    return actions[0] < actions[1] - _SAME_ACTION * max(1.0, abs(actions[1]))

@@ -59,10 +59,21 @@ def solver(
 
 def limit_solver(action: Action) -> AskingEnergy[Solution]:
     """Solution at the Gaussian process limit."""
-    point = yield from action.evaluate(action.coordinates.gp_limit)
+    return (yield from _without_descent(action, action.coordinates.gp_limit, Status.GP_LIMIT))
+
+
+def stationary_solver(action: Action, coordinates: np.ndarray) -> AskingEnergy[Solution]:
+    """Solution at coordinates where the gradient is known to vanish."""
+    return (yield from _without_descent(action, coordinates, Status.CONVERGED, searched=False))
+
+
+def _without_descent(
+    action: Action, coordinates: np.ndarray, status: Status, searched: bool = True
+) -> AskingEnergy[Solution]:
+    point = yield from action.evaluate(coordinates)
     history = History()
     history.append(point.detail)
-    return _solution(action, [Descent(point.detail, Status.GP_LIMIT, history)])
+    return _solution(action, [Descent(point.detail, status, history)], searched)
 
 
 @contextmanager

@@ -1,52 +1,54 @@
-"""The map of a study: softest eigenvalues at its points, crossings and spinodals between them."""
+"""The map of a study: the lowest minima on its grid, and curves of crossings and spinodals."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 
-from pathkernel_core.coexistence import Coexistence, coexistence
-from pathkernel_core.continuation import minimise_from
-from pathkernel_core.errors import MinimisationError, NotPositiveDefiniteError
+from pathkernel_core.analysis import Variable
+from pathkernel_core.coexistence import ActionFamily
 from pathkernel_core.kernels import PathKernels
-from pathkernel_core.minimise import minimise_action
 from pathkernel_core.network import Network
 from pathkernel_core.progress import Progress, Report
-from pathkernel_core.solution import Solution
-from pathkernel_datasets.point import Point
+from pathkernel_datasets.labelling import labelled
+from pathkernel_datasets.measures import MEASURES, Measure
+from pathkernel_datasets.point import Point, PointData
 from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_datasets.study import SETTINGS
 from pathkernel_datasets.swept_option import swept_option
+from pathkernel_phases.minimum_values import MinimumValues, minimum_values
+from pathkernel_phases.phase_plane import PhasePlane
+from pathkernel_phases.curve_values import curve_values
 
 NAME = "phases"
 """Name of the result; a part of it is ``phases/<axis>/seed-<s>``."""
 
-SAME_LINE = math.log(3.0)  # largest distance of crossings of one line at neighbouring points
-BEYOND = 10.0  # factor beyond the axis up to which ends of branches are followed
+FOLLOWED = ("variance", "input_scale", "temperature", "width")
+"""Axes along which minima are followed: at other options every value has its own problem."""
 
-_LINES = {
-    "crossing": "value of the axis at which the lowest minimum changes",
-    "lower_spinodal": "value of the axis at which the branch of the larger values ends",
-    "upper_spinodal": "value of the axis at which the branch of the smaller values ends",
-}
 _POINTS = {
     "softest": "smallest eigenvalue of the Hessian of S/N in the chain's coordinates",
     "trace_ratio": "trace of U relative to its Gaussian process limit",
     "minima": "number of minima of the action that the search found",
+    "region": "number of the region, whose borders are crossings; regions of each plane from 0",
+    "state": "silent where less than half of the squared training labels is explained, or in use",
+    "strongest_path": "path with the largest U(π, π)",
 }
 
 
 class PhaseMap:
     """Map of a study along an axis; the study may have several values of an option.
 
-    If a crossing is missing, refine the axis: one is found only between neighbouring values whose
-    lowest minima differ, so that a coarse grid misses two crossings in one interval.
+    Curves are followed in the plane of this axis and of the one with most values among the other
+    axes, at every value of the rest. A crossing is noticed where neighbouring points of the grid
+    have different lowest minima: if one is missing, refine the grid.
 
     Raises
     ------
@@ -78,13 +80,31 @@ class PhaseMap:
                 * bool(alternatives)
             )
 
+    @cached_property
+    def plane(self) -> tuple[str, ...]:
+        """Names of the axes of the plane in which curves are followed: one or two."""
+        others = [
+            name
+            for name, values in self.grid.items()
+            if name != self.axis and name in FOLLOWED and len(values) > 1
+        ]
+        return (self.axis, *sorted(others, key=lambda name: -len(self.grid[name]))[:1])
+
+    @property
+    def rest(self) -> tuple[str, ...]:
+        """Names of the axes at whose every value there is a plane."""
+        return tuple(name for name in self.grid if name not in self.plane)
+
     def missing_seeds(self, report: Report) -> Iterator[tuple[str, xr.Dataset]]:
         """Compute the map of every seed that the study lacks."""
         seeds = self._study.dataset["seed"].values.tolist()
         missing = [seed for seed in seeds if not self._is_stored(seed)]
         for done, seed in enumerate(missing):
-            report(Progress(done, len(missing), f"seed {seed}: minima"))
-            yield f"{self.axis}/seed-{seed}", self.seed_map(seed)
+
+            def within(doing: str, done: int = done, seed: int = seed) -> None:
+                report(Progress(done, len(missing), f"seed {seed}: {doing}"))
+
+            yield f"{self.axis}/seed-{seed}", self.seed_map(seed, within)
 
     def _is_stored(self, seed: int) -> bool:
         part = f"{NAME}/{self.axis}/seed-{seed}"
@@ -93,171 +113,110 @@ class PhaseMap:
         stored = self._study.result(part).to_dataset()
         return all(np.array_equal(stored[name], values) for name, values in self.grid.items())
 
-    def seed_map(self, seed: int) -> xr.Dataset:
+    def seed_map(self, seed: int, report: Any = lambda doing: None) -> xr.Dataset:
         """Compute the map of one seed.
 
         Returns
         -------
         xarray.Dataset
-            ``softest``, ``trace_ratio`` and ``minima`` over the grid; ``crossing``,
-            ``lower_spinodal`` and ``upper_spinodal``, dims (the grid without the axis, transition),
-            NaN where there are fewer transitions; ``evaluations`` of the energy.
+            Over the grid ``softest``, ``trace_ratio``, ``minima``, ``region``, ``state`` and
+            ``strongest_path``; along ``vertex`` the points of all curves in order, see
+            :mod:`pathkernel_phases.curve_values`. Its attribute ``evaluations`` counts those of the
+            energy.
         """
-        systems, evaluations = self._systems(seed), 0
         shape = tuple(map(len, self.grid.values()))
-        points = {name: np.full(shape, np.nan) for name in _POINTS}
-        solutions: dict[tuple[int, ...], Solution] = {}
-        for index in np.ndindex(shape):
-            problem, network, temperature = self._system(systems, index)
-            # without a start, which would follow its own branch and skip the search for others:
-            # a map needs the lowest minimum of every point, whatever its neighbours have
-            solution = minimise_from(problem, network, temperature, None)
-            if solution is None or not solution.status.ok:
-                continue
-            evaluations += solution.evaluations
-            solutions[index] = solution
-            limit = network.limit_diagonal.sum()
-            points["softest"][index] = solution.stability().softest
-            points["trace_ratio"][index] = float(np.trace(solution.order_parameter)) / limit
-            points["minima"][index] = 1 + len(solution.other_minima)
-        position = list(self.grid).index(self.axis)
-        row_shape = shape[:position] + shape[position + 1 :]
-        rows: dict[tuple[int, ...], list[Coexistence]] = {}
-        for row in np.ndindex(row_shape):
-            indices = [(*row[:position], i, *row[position:]) for i in range(shape[position])]
-            rows[row], count = self._transitions(systems, indices, solutions)
-            evaluations += count
-        lines = joined_lines(rows, row_shape)
-        dims = tuple(self.grid)
-        row_dims = (*(dim for dim in dims if dim != self.axis), "transition")
-        variables = {
-            **{name: (dims, points[name], {"long_name": text}) for name, text in _POINTS.items()},
-            **{name: (row_dims, lines[name], {"long_name": text}) for name, text in _LINES.items()},
+        points: dict[str, np.ndarray] = {
+            name: np.full(shape, "", np.dtypes.StringDType())
+            if name in ("state", "strongest_path")
+            else np.full(shape, np.nan)
+            for name in _POINTS
         }
-        attributes = {"axis": self.axis, "evaluations": evaluations}
+        curves, evaluations = [], 0
+        for settings in self._settings():
+            values_of, family = self._family(seed, settings)
+            plane = PhasePlane(family, [np.log(self.grid[name]) for name in self.plane])
+            at_values = "".join(f", {name} {value:g}" for name, value in settings.items())
+            for count, _ in enumerate(plane.search(), start=1):
+                report(f"minimum {count}{at_values}")
+            for count, _ in enumerate(plane.follow_crossings(), start=1):
+                report(f"crossing {count}{at_values}")
+            for count, _ in enumerate(plane.follow_spinodals(), start=1):
+                report(f"spinodal {count}{at_values}")
+            regions = plane.regions()
+            for index, minimum in plane.minima.items():
+                where = self._index(settings, index)
+                values = values_of(minimum.solution)
+                points["softest"][where] = values.softest
+                points["trace_ratio"][where] = values.trace_ratio
+                points["minima"][where] = 1 + len(minimum.solution.other_minima)
+                points["region"][where] = regions[index]
+                points["state"][where] = values.state
+                points["strongest_path"][where] = values.strongest_path
+            curves.append(curve_values(plane, self.plane, settings, values_of))
+            evaluations += family.evaluations
+        dims = tuple(self.grid)
+        attributes = {"axis": self.axis, "plane": list(self.plane), "evaluations": evaluations}
         coords = {name: self._study.dataset[name].sortby(name).variable for name in dims}
-        coords["transition"] = np.arange(lines["crossing"].shape[-1])
-        return xr.Dataset(variables, coords, attributes)
+        variables = [Variable(name, dims, text) for name, text in _POINTS.items()]
+        of_curves = xr.concat(curves, "vertex", combine_attrs="override")
+        # curves of each plane are numbered from 0: here, of the seed
+        sizes = [int(one["curve"].max()) + 1 if one.sizes["vertex"] else 0 for one in curves]
+        starts = np.repeat(np.cumsum([0, *sizes[:-1]]), [one.sizes["vertex"] for one in curves])
+        of_curves["curve"] = of_curves["curve"] + starts
+        return labelled(points, variables, coords, attributes).merge(of_curves)
 
-    def _systems(self, seed: int) -> list[tuple[PathKernels, Network]]:
-        """Problem and network of every value of the option, in the order of the grid."""
-        dataset = self._study.dataset
-        singles = dict(zip(self._values(), self._study.singles))
-        systems = []
-        for value in self.grid[self.option] if self.option else [None]:
-            single = singles[None if value is None else value]
-            # of any width and temperature: data and attention depend on the seed and option alone
-            point = Point(float(dataset["width"][0]), float(dataset["temperature"][0]), seed)
-            rebuilt = single.rebuild(point)
-            systems.append((PathKernels(rebuilt.data.xi, rebuilt.data.labels), rebuilt.network))
-        return systems
+    def _settings(self) -> Iterator[dict[str, float]]:
+        """Values of the axes outside the plane, one combination after another."""
+        for values in itertools.product(*(self.grid[name].tolist() for name in self.rest)):
+            yield dict(zip(self.rest, values))
 
-    def _values(self) -> list[Any]:
-        return self._study.dataset[self.option].values.tolist() if self.option else [None]
-
-    def _system(
-        self, systems: list[tuple[PathKernels, Network]], index: tuple[int, ...]
-    ) -> tuple[PathKernels, Network, float]:
-        """Problem, network and temperature of a point of the grid."""
-        values = dict(zip(self.grid, (v[i] for v, i in zip(self.grid.values(), index))))
-        problem, network = systems[index[0] if self.option else 0]
-        widths = (float(values["width"]),) * len(network.widths)
-        return (
-            problem,
-            dataclasses.replace(network, widths=widths),
-            float(values["temperature"]),
+    def _index(self, settings: Mapping[str, float], index: tuple[int, ...]) -> tuple[int, ...]:
+        """Index of the grid for an index of a plane."""
+        of_plane = dict(zip(self.plane, index))
+        return tuple(
+            of_plane[name] if name in of_plane else self.grid[name].tolist().index(settings[name])
+            for name in self.grid
         )
 
-    def _transitions(
-        self,
-        systems: list[tuple[PathKernels, Network]],
-        indices: list[tuple[int, ...]],
-        solutions: Mapping[tuple[int, ...], Solution],
-    ) -> tuple[list[Coexistence], int]:
-        """Transitions along the axis, from the smallest value up, and evaluations they took."""
-        # between neighbours only: two branches can cross twice on the axis, or not at all
-        values, transitions, evaluations = self.grid[self.axis], [], 0
-        limits = (float(values[0]) / BEYOND, float(values[-1]) * BEYOND)
-        for (i, below), (j, above) in itertools.pairwise(enumerate(indices)):
-            if below not in solutions or above not in solutions:
-                continue
-            minimise = self._along_axis(*self._system(systems, below), float(values[i]))
+    def _family(self, seed: int, settings: Mapping[str, float]) -> tuple[MinimumValues, ActionFamily]:
+        """Actions over the plane at some settings, and the values of their minima."""
+        option = self.option
+        value = None if option is None else settings.get(option, self.grid[option][0].item())
+        singles = dict(zip(self._study.dataset[option].values.tolist(), self._study.singles)) if option else {None: self._study.singles[0]}
+        width, temperature = (
+            settings.get(name, float(self.grid[name][0])) for name in ("width", "temperature")
+        )
+        rebuilt = singles[value].rebuild(Point(width, temperature, seed))
+        problem = PathKernels(rebuilt.data.xi, rebuilt.data.labels)
 
-            def solve(
-                value: float,
-                start: Solution,
-                minimise: Callable[[float, Solution], Solution] = minimise,  # of this pair
-            ) -> Solution | None:
-                nonlocal evaluations
-                try:
-                    solution = minimise(value, start)
-                except (MinimisationError, NotPositiveDefiniteError, np.linalg.LinAlgError):
-                    return None
-                evaluations += solution.evaluations
-                return solution
+        def system(values: np.ndarray) -> tuple[Network, float]:
+            return _system(rebuilt, dict(zip(self.plane, values.tolist())), value)
 
-            transition = coexistence(
-                solve,
-                (float(values[i]), solutions[below]),
-                (float(values[j]), solutions[above]),
-                limits,
-            )
-            if transition is not None:
-                transitions.append(transition)
-        return transitions, evaluations
+        return minimum_values(rebuilt, self._measure), ActionFamily(problem, system)
 
-    def _along_axis(
-        self, problem: PathKernels, network: Network, temperature: float, value: float
-    ) -> Callable[[float, Solution], Solution]:
-        """Minimum at another value of the axis than that of the system, from a start."""
-
-        def minimise(other: float, start: Solution) -> Solution:
-            settings: dict[str, Any] = {}
-            if self.axis == "variance":
-                settings = {"variances": (other,) * len(network.variances)}
-            elif self.axis == "input_scale":
-                # the kernel has σ²_0 times the square of the inputs, and the entropy neither: the
-                # variance moves along the branch without another problem at every step
-                first, *others = network.variances
-                settings = {"variances": (first * (other / value) ** 2, *others)}
-            elif self.axis == "width":
-                settings = {"widths": (other,) * len(network.widths)}
-            t = other if self.axis == "temperature" else temperature
-            return minimise_action(
-                problem, dataclasses.replace(network, **settings), t, start=start
-            )
-
-        return minimise
+    @property
+    def _measure(self) -> Measure:
+        kind = "classes" if "accuracy" in self._study.dataset else "targets"
+        return MEASURES[kind][0]
 
 
-def joined_lines(
-    rows: Mapping[tuple[int, ...], list[Coexistence]], shape: tuple[int, ...]
-) -> dict[str, np.ndarray]:
-    """Arrays of transitions, (*shape, transition); neighbours in one line have one number."""
-    # Transitions of a row come without names: to be drawn as lines, each takes the number of the
-    # nearest one of a neighbouring row, the last axis first, or a new one where none is within a
-    # factor of three
-    numbers: dict[tuple[int, ...], dict[int, Coexistence]] = {}
-    new = itertools.count()
-    for row, transitions in rows.items():
-        before = [(*row[:i], row[i] - 1, *row[i + 1 :]) for i in range(len(row)) if row[i]]
-        neighbours = next((numbers[index] for index in reversed(before) if numbers[index]), {})
-        numbers[row] = {}
-        for transition in transitions:
-            distances = (
-                (abs(math.log(transition.crossing / neighbour.crossing)), number)
-                for number, neighbour in neighbours.items()
-                if number not in numbers[row]
-            )
-            distance, number = min(distances, default=(math.inf, 0))
-            numbers[row][number if distance < SAME_LINE else next(new)] = transition
-    size = max(1, next(new))
-    lines = {name: np.full((*shape, size), np.nan) for name in _LINES}
-    for row, row_numbers in numbers.items():
-        for number, transition in row_numbers.items():
-            for name in _LINES:
-                lines[name][(*row, number)] = getattr(transition, name)
-    return lines
+def _system(
+    rebuilt: PointData, values: Mapping[str, float], reference: float | None
+) -> tuple[Network, float]:
+    """Network and temperature of a rebuilt point at other values of the axes of a plane."""
+    network, settings = rebuilt.network, {}
+    if "variance" in values:
+        settings["variances"] = (values["variance"],) * len(network.variances)
+    if "input_scale" in values:
+        # the kernel has σ²_0 times the square of the inputs, and the entropy neither: the variance
+        # moves along the branch without another problem at every step
+        assert reference is not None
+        first, *others = network.variances
+        settings["variances"] = (first * (values["input_scale"] / reference) ** 2, *others)
+    if "width" in values:
+        settings["widths"] = (values["width"],) * len(network.widths)
+    network = dataclasses.replace(network, **settings)
+    return network, values.get("temperature", rebuilt.point.temperature)
 
 
 def _is_positive(values: np.ndarray) -> bool:
@@ -272,12 +231,42 @@ _EXAMPLES = {
 }
 
 
-def _evaluations(dataset: xr.Dataset) -> int:
-    return int(dataset.attrs["evaluations"])
-
-
 def stored_maps(study: StoredStudy) -> dict[str, xr.Dataset]:
-    """Maps of a study by axis, dims (seed, …); seeds with maps on other grids are left out."""
+    """Maps of a study by axis, dims (seed, …), without the curves.
+
+    Seeds with maps on other grids are left out.
+    """
+    return {
+        axis: xr.concat(
+            [dataset.drop_dims("vertex") for dataset in seeds.values()],
+            xr.Variable("seed", list(seeds)),
+            combine_attrs="drop_conflicts",
+            data_vars="all",
+            compat="equals",
+            coords="minimal",
+        ).assign_attrs(evaluations=sum(int(each.attrs["evaluations"]) for each in seeds.values()))
+        for axis, seeds in _seed_maps(study).items()
+    }
+
+
+def stored_curves(study: StoredStudy, axis: str) -> pd.DataFrame:
+    """Points of the curves of a map, a row for each, in order along every curve of every seed."""
+    frames = []
+    for seed, dataset in _seed_maps(study)[axis].items():
+        of_curves = dataset[[name for name, v in dataset.items() if "vertex" in v.dims]].load()
+        sides = [of_curves.isel(side=i, drop=True) for i in range(2)]
+        frame = sides[0].drop_dims("side", errors="ignore").to_dataframe()
+        for name, array in of_curves.items():
+            if "side" in array.dims:
+                for side in array["side"].values.tolist():
+                    frame[f"{name}_{side}"] = array.sel(side=side).values
+            else:
+                frame[name] = array.values
+        frames.append(frame.reset_index(drop=True).assign(seed=seed))
+    return pd.concat(frames, ignore_index=True)
+
+
+def _seed_maps(study: StoredStudy) -> dict[str, dict[int, xr.Dataset]]:
     maps = {}
     for axis, tree in study.result(NAME).children.items():
         seeds = {
@@ -291,13 +280,5 @@ def stored_maps(study: StoredStudy) -> dict[str, xr.Dataset]:
             if all(np.array_equal(dataset[name], values) for name, values in expected.items())
         }
         if seeds:
-            maps[str(axis)] = xr.concat(
-                seeds.values(),
-                xr.Variable("seed", list(seeds)),
-                combine_attrs="drop_conflicts",
-                data_vars="all",
-                join="outer",
-                compat="equals",
-                coords="minimal",
-            ).assign_attrs(evaluations=sum(map(_evaluations, seeds.values())))
+            maps[str(axis)] = seeds
     return maps
