@@ -202,7 +202,7 @@ class Crossing:
 
     @property
     def point(self) -> np.ndarray:
-        """ln θ, (k,)."""
+        """Ln θ, (k,)."""
         return self.minima[0].point
 
 

@@ -53,7 +53,7 @@ class CrossingPoint:
 
     @property
     def point(self) -> np.ndarray:
-        """ln θ, (2,)."""
+        """Ln θ, (2,)."""
         return self.minima[0].point
 
     @property
@@ -108,25 +108,36 @@ def branching_curve(family: ActionFamily, start: CrossingPoint, stops: Stops) ->
 
 
 def _half_curve(family: ActionFamily, start: CrossingPoint, stops: Stops) -> CrossingCurve:
-    rivals: list[BranchPoint] = []
+    rivals: dict[int, BranchPoint] = {}  # by the address of a point: third minima that are lower
+    checked: list[CrossingPoint] = []
+
+    def has_rival(point: CrossingPoint) -> bool:
+        checked.append(point)
+        lowest = family.search(point.point)
+        if lowest is None or not is_lower(lowest, point.minima[0]):
+            return False
+        rivals[id(point)] = lowest
+        return True
 
     def advance(point: CrossingPoint, step: float, landing: Landing | None) -> CrossingPoint | None:
         return _advanced(family, point, step, landing)
 
     def ended(point: CrossingPoint) -> bool:
-        if not any(point.point[i] in stops.values[i] for i in range(2)):
-            return False
-        lowest = family.search(point.point)
-        if lowest is None or not is_lower(lowest, point.minima[0]):
-            return False
-        rivals.append(lowest)
-        return True
+        return any(point.point[i] in stops.values[i] for i in range(2)) and has_rival(point)
 
     points = trace_curve(start, advance, stops, ended)
+    if not rivals and checked[-1:] != points[-1:] and len(points) > 1:
+        has_rival(points[-1])
     if not rivals:
         return CrossingCurve(points, [])
-    triple = _triple_point(family, points[-1], rivals[0])
-    points = points[:-1]
+    # the first point with a rival, by bisection between the last without one and that with one
+    alone = max((n for n, point in enumerate(points[:-1]) if point in checked), default=0)
+    first = len(points) - 1
+    while first - alone > 1:
+        middle = (first + alone) // 2
+        first, alone = (middle, alone) if has_rival(points[middle]) else (first, middle)
+    triple = _triple_point(family, points[first], rivals[id(points[first])])
+    points = points[: alone + 1]
     if triple is None:
         return CrossingCurve(points, [])
     end = _crossing_point(family, triple[:2], points[-1])

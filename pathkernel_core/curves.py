@@ -20,7 +20,7 @@ class CurvePoint(Protocol):
 
     @property
     def point(self) -> np.ndarray:
-        """ln θ, (2,)."""
+        """Ln θ, (2,)."""
 
     @property
     def tangent(self) -> np.ndarray:

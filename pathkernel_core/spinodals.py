@@ -100,9 +100,7 @@ def _moving_mode(family: ActionFamily, minimum: BranchPoint, direction: np.ndarr
     return vectors[:, int(np.argmax(np.abs(responses)))]
 
 
-def spinodal_curves(
-    family: ActionFamily, start: Spinodal, stops: Stops
-) -> list[list[Spinodal]]:
+def spinodal_curves(family: ActionFamily, start: Spinodal, stops: Stops) -> list[list[Spinodal]]:
     """Curves of spinodals through a point, in a plane of two parameters.
 
     Where two spinodals meet in a cusp, a critical point, one curve ends and the next begins.
@@ -139,8 +137,10 @@ def _split_at_cusps(family: ActionFamily, curve: list[Spinodal]) -> list[list[Sp
 
 def _cusp(family: ActionFamily, before: Spinodal, after: Spinodal) -> Spinodal:
     """Point between two others at which the curve turns back, to a thousandth of their distance."""
-    low, high = 0.0, float(np.linalg.norm(after.point - before.point)) + 2 * abs(
-        (after.coordinates - before.coordinates) @ before.mode
+    low, high = (
+        0.0,
+        float(np.linalg.norm(after.point - before.point))
+        + 2 * abs((after.coordinates - before.coordinates) @ before.mode),
     )
     cusp = before
     for _ in range(10):

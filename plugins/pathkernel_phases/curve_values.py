@@ -10,7 +10,6 @@ import xarray as xr
 from pathkernel_core.analysis import Variable
 from pathkernel_core.coexistence import Crossing
 from pathkernel_core.crossing_curves import CrossingPoint
-from pathkernel_core.solution import Solution
 from pathkernel_core.spinodals import Spinodal
 from pathkernel_datasets.labelling import coordinate, labelled
 from pathkernel_phases.minimum_values import MinimumValues, Values

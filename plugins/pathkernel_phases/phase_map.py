@@ -23,9 +23,9 @@ from pathkernel_datasets.point import Point, PointData
 from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_datasets.study import SETTINGS
 from pathkernel_datasets.swept_option import swept_option
+from pathkernel_phases.curve_values import curve_values
 from pathkernel_phases.minimum_values import MinimumValues, minimum_values
 from pathkernel_phases.phase_plane import PhasePlane
-from pathkernel_phases.curve_values import curve_values
 
 NAME = "phases"
 """Name of the result; a part of it is ``phases/<axis>/seed-<s>``."""
@@ -135,13 +135,13 @@ class PhaseMap:
         for settings in self._settings():
             values_of, family = self._family(seed, settings)
             plane = PhasePlane(family, [np.log(self.grid[name]) for name in self.plane])
-            at_values = "".join(f", {name} {value:g}" for name, value in settings.items())
+            setting = "".join(f", {name} {value:g}" for name, value in settings.items())
             for count, _ in enumerate(plane.search(), start=1):
-                report(f"minimum {count}{at_values}")
+                report(f"minimum {count}{setting}")
             for count, _ in enumerate(plane.follow_crossings(), start=1):
-                report(f"crossing {count}{at_values}")
+                report(f"crossing {count}{setting}")
             for count, _ in enumerate(plane.follow_spinodals(), start=1):
-                report(f"spinodal {count}{at_values}")
+                report(f"spinodal {count}{setting}")
             regions = plane.regions()
             for index, minimum in plane.minima.items():
                 where = self._index(settings, index)
@@ -178,15 +178,20 @@ class PhaseMap:
             for name in self.grid
         )
 
-    def _family(self, seed: int, settings: Mapping[str, float]) -> tuple[MinimumValues, ActionFamily]:
+    def _family(
+        self, seed: int, settings: Mapping[str, float]
+    ) -> tuple[MinimumValues, ActionFamily]:
         """Actions over the plane at some settings, and the values of their minima."""
-        option = self.option
-        value = None if option is None else settings.get(option, self.grid[option][0].item())
-        singles = dict(zip(self._study.dataset[option].values.tolist(), self._study.singles)) if option else {None: self._study.singles[0]}
+        option, singles = self.option, self._study.singles
+        value, single = None, singles[0]
+        if option is not None:
+            values = self._study.dataset[option].values.tolist()
+            value = settings.get(option, values[0])
+            single = singles[values.index(value)]
         width, temperature = (
             settings.get(name, float(self.grid[name][0])) for name in ("width", "temperature")
         )
-        rebuilt = singles[value].rebuild(Point(width, temperature, seed))
+        rebuilt = single.rebuild(Point(width, temperature, seed))
         problem = PathKernels(rebuilt.data.xi, rebuilt.data.labels)
 
         def system(values: np.ndarray) -> tuple[Network, float]:

@@ -1,10 +1,11 @@
-"""One plane of a map: minima on its grid, and the curves on which the lowest changes or one ends."""
+"""One plane of a map: minima on its grid, and the curves on which they change or end."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 
@@ -18,16 +19,17 @@ from pathkernel_core.curves import Stops
 from pathkernel_core.spinodals import Spinodal, spinodal_curves, spinodal_towards
 
 BEYOND = 10.0  # factor beyond a single axis up to which ends of branches are looked for
-_ON_A_CURVE = 2e-3  # distance in ln θ from a curve below which a point is on it
-_AHEAD = 0.02  # in ln θ, at which the direction of a curve shows
-_SAME_ACTION = 0.02  # relative difference of actions of one spinodal
+_NEAR, _SAME = 0.03, 0.1  # distances in ln θ and in coordinates of a point from its own curve
+
+
+CurvePoint: TypeAlias = CrossingPoint | Crossing | Spinodal
 
 
 @dataclass(frozen=True, eq=False)
 class Curve:
     """Points of a crossing or of a spinodal, in order; a single one where nothing is followed."""
 
-    points: Sequence[CrossingPoint | Crossing | Spinodal]
+    points: Sequence[CurvePoint]
 
     @property
     def is_crossing(self) -> bool:
@@ -36,7 +38,7 @@ class Curve:
 
     @property
     def line(self) -> np.ndarray:
-        """ln θ of the points, (vertex, k)."""
+        """Ln θ of the points, (vertex, k)."""
         return np.array([point.point for point in self.points])
 
 
@@ -83,7 +85,7 @@ class PhasePlane:
             of_sides: tuple[list[Curve], list[Curve]] = ([], [])
             for number in dict.fromkeys((count // 2, 0, count - 1)):
                 for side, ends in zip(self._metastable(curve.points[number]), of_sides):
-                    if not any(_cross(end.line, side[0].point, side[1]) for end in ends):
+                    if not any(cross(end.line, side[0].point, side[1]) for end in ends):
                         ends += self._spinodals(*side)
                         yield
 
@@ -120,26 +122,28 @@ class PhasePlane:
         if len(self.grid) == 1:
             self.curves.append(Curve([crossing]))
             return
-        if self._is_known(crossing.point, _ON_A_CURVE):
+        if self._is_known(crossing):
             return
         traced = crossing_curve(self.family, crossing, self._stops)
         self.curves.append(Curve(traced.points))
         branching = traced.branching
         while branching:
             start = branching.pop()
-            if not self._is_known(start.point + _AHEAD * start.tangent, _ON_A_CURVE):
+            if not self._is_known(start):
                 traced = branching_curve(self.family, start, self._stops)
                 self.curves.append(Curve(traced.points))
                 branching = branching + traced.branching
 
-    def _metastable(
-        self, crossing: CrossingPoint | Crossing | Spinodal
-    ) -> Iterator[tuple[BranchPoint, np.ndarray]]:
+    def _metastable(self, crossing: CurvePoint) -> Iterator[tuple[BranchPoint, np.ndarray]]:
         """Both minima of a crossing, with the ends of the range where they are not the lowest."""
         assert not isinstance(crossing, Spinodal)
-        normal = crossing.normal if isinstance(crossing, CrossingPoint) else np.ones(1)
-        for minimum, direction in zip(crossing.minima, (normal, -normal)):
-            yield minimum, self._wide.border(minimum.point, direction)
+        direction = np.ones(1)
+        if isinstance(crossing, CrossingPoint):
+            # along the axis more across the curve: from a border, its normal may lead outside
+            parameter = int(np.argmax(np.abs(crossing.normal)))
+            direction = np.sign(crossing.normal[parameter]) * np.eye(2)[parameter]
+        for minimum, ahead in zip(crossing.minima, (direction, -direction)):
+            yield minimum, self._wide.border(minimum.point, ahead)
 
     def _spinodals(self, minimum: BranchPoint, target: np.ndarray) -> list[Curve]:
         """Curves of the spinodal at which a minimum ends towards a target; empty if there is none.
@@ -149,8 +153,7 @@ class PhasePlane:
         spinodal = spinodal_towards(self.family, minimum, target)
         if spinodal is None:
             return []
-        known = [curve for curve in self.curves if not curve.is_crossing]
-        if same := [curve for curve in known if _is_on(curve, spinodal)]:
+        if same := [curve for curve in self.curves if _is_on(curve, spinodal)]:
             return same
         parts = [[spinodal]]
         if len(self.grid) > 1:
@@ -164,10 +167,10 @@ class PhasePlane:
         crossings = [curve.line for curve in self.curves if curve.is_crossing]
         if len(self.grid) == 1:
             return any(((one - line) * (other - line) < 0).any() for line in crossings)
-        return any(_cross(line, one, other) for line in crossings)
+        return any(cross(line, one, other) for line in crossings)
 
-    def _is_known(self, point: np.ndarray, tolerance: float) -> bool:
-        return any(_distance(curve.line, point) < tolerance for curve in self.curves)
+    def _is_known(self, point: CurvePoint) -> bool:
+        return any(_is_on(curve, point) for curve in self.curves)
 
     @property
     def _stops(self) -> Stops:
@@ -182,18 +185,26 @@ class PhasePlane:
         return Stops(stops.low - margin, stops.high + margin, ((), *self.grid[1:]))
 
 
-def _is_on(curve: Curve, spinodal: Spinodal) -> bool:
-    """Whether a spinodal is one of a curve, whose action between its points is interpolated."""
-    actions = np.array([point.action for point in curve.points if isinstance(point, Spinodal)])
-    distance, segment, share = _nearest(curve.line, spinodal.point)
-    action = np.interp(segment + share, np.arange(len(actions)), actions)
-    same = abs(action - spinodal.action) < _SAME_ACTION * max(1.0, abs(spinodal.action))
-    return bool(distance < 10 * _ON_A_CURVE and same)
+def _is_on(curve: Curve, point: CurvePoint) -> bool:
+    """Whether a point is one of a curve, by the minima that meet there; other curves may be near.
+
+    Coordinates are interpolated between the points of the curve.
+    """
+    distance, segment, share = _nearest(curve.line, point.point)
+    if distance > _NEAR or isinstance(point, Spinodal) is curve.is_crossing:
+        return False
+    before = _coordinates(curve.points[segment])
+    after = _coordinates(curve.points[min(segment + 1, len(curve.points) - 1)])
+    expected, actual = before + share * (after - before), _coordinates(point)
+    # the same crossing may go the other way, with its sides exchanged
+    return any(bool(np.abs(each - expected).max() < _SAME) for each in (actual, actual[::-1]))
 
 
-def _distance(line: np.ndarray, point: np.ndarray) -> float:
-    """Distance of a point from a line of vertices, (vertex, k)."""
-    return _nearest(line, point)[0]
+def _coordinates(point: CurvePoint) -> np.ndarray:
+    """Coordinates of the minima that meet at a point, (1 or 2, m)."""
+    if isinstance(point, Spinodal):
+        return point.coordinates[None]
+    return np.stack([minimum.coordinates for minimum in point.minima])
 
 
 def _nearest(line: np.ndarray, point: np.ndarray) -> tuple[float, int, float]:
@@ -208,7 +219,7 @@ def _nearest(line: np.ndarray, point: np.ndarray) -> tuple[float, int, float]:
     return float(distances[nearest]), nearest, float(shares[nearest])
 
 
-def _cross(line: np.ndarray, one: np.ndarray, other: np.ndarray) -> bool:
+def cross(line: np.ndarray, one: np.ndarray, other: np.ndarray) -> bool:
     """Whether a line of vertices (vertex, 2) crosses the segment between two points."""
     if line.shape[0] < 2 or line.shape[1] != 2:
         return False

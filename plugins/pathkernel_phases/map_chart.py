@@ -1,0 +1,367 @@
+"""A map drawn: coloured surfaces, crossings and spinodals, and names of regions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from pathkernel_phases.phase_plane import cross
+from pathkernel_phases.surface import CELLS, surface
+from pathkernel_views.chart import ORANGE
+
+if TYPE_CHECKING:
+    import altair as alt
+
+CROSSING = "crossing"
+ENDS = {"silent": "end of a silent minimum", "in use": "end of a minimum in use"}
+_DASHES = {CROSSING: [1, 0], ENDS["silent"]: [6, 2], ENDS["in use"]: [1.5, 2]}
+_SHAPES = {CROSSING: "circle", ENDS["silent"]: "triangle-up", ENDS["in use"]: "triangle-down"}
+_OVERLAP = 0.005  # of cells, as a share of the axis: without it seams would show between them
+_PANEL = 150, 130
+_TEXT = np.array([0.22, 0.07])  # half the width and height of a region's name, of the panel
+_CANDIDATES, _NODES = 24, 6  # places tried along each axis, and points of the grid near each
+_LINE = 1.4  # width of the curves of one seed
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One coloured panel of a map.
+
+    Attributes
+    ----------
+    column : str
+        Variable over the grid.
+    of_branches : str
+        Variable of the minima on both sides of a crossing; empty where only the grid is coloured.
+    title : str
+    domain : (float, float)
+        Range of colours, the same on all maps of a study.
+    logarithmic : bool
+    """
+
+    column: str
+    of_branches: str
+    title: str
+    domain: tuple[float, float]
+    logarithmic: bool = False
+
+
+def draw_map(
+    phases: xr.Dataset,
+    curves: pd.DataFrame,
+    axes: Mapping[str, str],
+    panels: Sequence[Panel],
+) -> alt.TopLevelMixin:
+    """Draw panels over two axes, with the curves of every seed.
+
+    Parameters
+    ----------
+    phases : xarray.Dataset
+        Variables of the panels, and ``state`` and ``strongest_path``; dims (seed, both axes).
+    curves : DataFrame
+        Points of curves in order, as :func:`pathkernel_phases.phase_map.stored_curves` has them.
+    axes : mapping
+        Names of the two axes, in the order of x and y, and their titles.
+    panels : sequence of Panel
+    """
+    import altair as alt
+
+    names = list(axes)
+    values = [phases[name].values for name in names]
+    edges = [_edges(axis) for axis in values]
+    channels = {
+        name: {
+            "title": title,
+            "type": "quantitative",
+            "scale": alt.Scale(type="log", domain=[edge[0], edge[-1]], nice=False),
+            "axis": alt.Axis(values=ticks(edge[0], edge[-1]), format="~g", labelOverlap=False),
+        }
+        for (name, title), edge in zip(axes.items(), edges)
+    }
+    lines = _lines(curves, names, channels)
+    labels = _region_labels(phases, curves, names, channels)
+    charts = []
+    for number, panel in enumerate(panels):
+        cells = _cells(_coloured(phases, curves, names, panel), panel, names, channels)
+        layers = [cells, *lines, *(labels if not number else ())]
+        width, height = _PANEL
+        charts.append(alt.layer(*layers).properties(width=width, height=height, title=panel.title))
+    return alt.concat(*charts, columns=2).resolve_scale(
+        color="independent", strokeDash="shared", shape="shared"
+    )
+
+
+def ticks(low: float, high: float) -> list[float]:
+    """Decades of a logarithmic axis; 1, 2 and 5 in each where there are fewer than two."""
+    decades = 10.0 ** np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
+
+    def inside(candidates: np.ndarray) -> list[float]:
+        within = (candidates > low * (1 - 1e-9)) & (candidates < high * (1 + 1e-9))
+        return [float(f"{value:.3g}") for value in candidates[within]]
+
+    if len(inside(decades)) > 1:
+        return inside(decades)
+    return inside(np.sort(np.concatenate([decades, 2 * decades, 5 * decades])))
+
+
+def _is_plane(phases: xr.Dataset, names: Sequence[str]) -> bool:
+    return all(phases.sizes[name] > 1 for name in names)
+
+
+def _edges(values: np.ndarray) -> np.ndarray:
+    """Edges of cells around values on a logarithmic axis, from the first value to the last."""
+    logs = np.log(np.asarray(values, dtype=float))
+    if len(logs) == 1:
+        return np.exp([logs[0] - 0.3, logs[0] + 0.3])
+    return np.exp(np.concatenate([logs[:1], (logs[1:] + logs[:-1]) / 2, logs[-1:]]))
+
+
+def _coloured(
+    phases: xr.Dataset, curves: pd.DataFrame, names: Sequence[str], panel: Panel
+) -> pd.DataFrame:
+    """Cells of a panel with their values: medians over the seeds."""
+    axes = [phases[name].values for name in names]
+    if panel.of_branches and _is_plane(phases, names) and _are_followed(curves):
+        of_seeds = [
+            surface(
+                axes,
+                phases[panel.column].sel(seed=seed).transpose(*names).values,
+                _two_sided(curves[curves["seed"] == seed], names, panel.of_branches),
+                panel.logarithmic,
+            )
+            for seed in phases["seed"].values
+        ]
+        values = np.nanmedian(of_seeds, axis=0)
+        edges = [np.geomspace(axis[0], axis[-1], CELLS + 1) for axis in axes]
+    else:
+        of_seeds = phases[panel.column].transpose("seed", *names).values
+        # the lower of two in the middle: of numbers of minima there is none in between
+        values = np.nanpercentile(of_seeds, 50, axis=0, method="lower")
+        edges = [_edges(axis) for axis in axes]
+    columns: dict[str, Any] = {"value": values.reshape(-1)}
+    for parameter, (name, edge) in enumerate(zip(names, edges)):
+        index = np.indices(values.shape)[parameter].reshape(-1)
+        ratio = (edge[-1] / edge[0]) ** _OVERLAP
+        columns[f"{name}_low"] = edge[index]
+        columns[f"{name}_high"] = np.minimum(edge[index + 1] * ratio, edge[-1])
+    return pd.DataFrame(columns).dropna(subset=["value"])
+
+
+def _are_followed(curves: pd.DataFrame) -> bool:
+    """Whether curves have several points, or there is none, so that the surface is smooth."""
+    sizes = curves.groupby(["seed", "curve"]).size()
+    return sizes.empty or bool((sizes > 1).any())
+
+
+def _two_sided(curves: pd.DataFrame, names: Sequence[str], column: str) -> list[pd.DataFrame]:
+    crossings = curves[curves["kind"] == "crossing"]
+    first, second = (f"vertex_{name}" for name in names)
+    columns = {
+        first: "first",
+        second: "second",
+        f"{column}_left": "left",
+        f"{column}_right": "right",
+    }
+    return [
+        curve.rename(columns=columns)[list(columns.values())]
+        for _, curve in crossings.groupby("curve")
+    ]
+
+
+def _cells(
+    frame: pd.DataFrame, panel: Panel, names: Sequence[str], channels: Mapping[str, dict[str, Any]]
+) -> alt.Chart:
+    """Coloured cells of a panel; a point without a value is left white."""
+    import altair as alt
+
+    from pathkernel_views.picture import inline
+
+    is_count = not panel.of_branches
+    low, high = panel.domain
+    colour = alt.Color(
+        field="value",
+        type="ordinal" if is_count else "quantitative",
+        title=None,
+        scale=alt.Scale(scheme="greys", domain=list(range(int(low), int(high) + 1)))
+        if is_count
+        else alt.Scale(
+            scheme="viridis", type="log" if panel.logarithmic else "linear", domain=[low, high]
+        ),
+        legend=alt.Legend(orient="right", gradientLength=110, format="~g")
+        if is_count or not panel.logarithmic
+        else alt.Legend(
+            orient="right", gradientLength=110, format="~g", values=_colour_ticks(low, high)
+        ),
+    )
+    (x_name, x), (y_name, y) = ((name, channels[name]) for name in names)
+    return (
+        alt.Chart(inline(frame))
+        .mark_rect()
+        .encode(
+            x=alt.X(field=f"{x_name}_low", **x),
+            x2=alt.X2(field=f"{x_name}_high"),
+            y=alt.Y(field=f"{y_name}_low", **y),
+            y2=alt.Y2(field=f"{y_name}_high"),
+            color=colour,
+            tooltip=[
+                alt.Tooltip(field=column, type="quantitative", title=title, format=".4~g")
+                for column, title in (
+                    (f"{x_name}_low", x["title"]),
+                    (f"{y_name}_low", y["title"]),
+                    ("value", panel.title),
+                )
+            ],
+        )
+    )
+
+
+def _colour_ticks(low: float, high: float) -> list[float]:
+    """Powers of ten, at most five, for the key of a logarithmic scale of colours."""
+    powers = np.arange(np.ceil(np.log10(low)), np.floor(np.log10(high)) + 1)
+    step = max(1, int(np.ceil(len(powers) / 5)))
+    return [float(f"1e{int(power)}") for power in powers[::step]]
+
+
+def _lines(
+    curves: pd.DataFrame, names: Sequence[str], channels: Mapping[str, dict[str, Any]]
+) -> list[alt.Chart]:
+    """Curves of every seed over a white seam; points where they could not be followed."""
+    import altair as alt
+
+    from pathkernel_views.picture import inline
+
+    if curves.empty:
+        return []
+    states = curves["branch_state_left"].where(
+        curves["branch_state_left"] != "", curves["branch_state_right"]
+    )
+    # a branch has one state along the curve of its end, that of most of its points
+    groups = [curves["seed"], curves["curve"]]
+    common = states.groupby(groups).transform(lambda of_curve: of_curve.mode().iloc[0])
+    line = np.where(curves["kind"] == "crossing", CROSSING, common.map(ENDS))
+    columns = [f"vertex_{name}" for name in names]
+    frame = curves[["seed", "curve", *columns]].assign(line=line)
+    frame["order"] = frame.groupby(["seed", "curve"]).cumcount()
+    sizes = frame.groupby(["seed", "curve"])["order"].transform("size")
+    kinds = [kind for kind in _DASHES if (frame["line"] == kind).any()]
+    x, y = (channels[name] for name in names)
+    thin = _LINE if frame["seed"].nunique() == 1 else _LINE / 2
+    layers = []
+    followed, single = frame[sizes > 1], frame[sizes == 1]
+    if not followed.empty:
+        base = alt.Chart(inline(followed)).encode(
+            x=alt.X(field=columns[0], **x),
+            y=alt.Y(field=columns[1], **y),
+            detail=["seed:N", "curve:N"],
+            order=alt.Order(field="order", type="quantitative"),
+        )
+        dash = alt.StrokeDash(
+            "line:N",
+            title=None,
+            scale=alt.Scale(domain=kinds, range=[_DASHES[kind] for kind in kinds]),
+            legend=alt.Legend(
+                symbolStrokeColor=ORANGE, symbolType="M-2,0L2,0", symbolSize=160, columns=3
+            ),
+        )
+        layers += [
+            base.mark_line(clip=True, color="white", strokeWidth=thin + 1.6),
+            base.mark_line(clip=True, color=ORANGE, strokeWidth=thin).encode(strokeDash=dash),
+        ]
+    if not single.empty:
+        shape = alt.Shape(
+            "line:N",
+            title=None,
+            scale=alt.Scale(domain=kinds, range=[_SHAPES[kind] for kind in kinds]),
+            legend=alt.Legend(symbolFillColor=ORANGE, columns=3),
+        )
+        layers.append(
+            alt.Chart(inline(single))
+            .mark_point(clip=True, fill=ORANGE, stroke="white", strokeWidth=0.8, size=36)
+            .encode(x=alt.X(field=columns[0], **x), y=alt.Y(field=columns[1], **y), shape=shape)
+        )
+    return layers
+
+
+def _region_labels(
+    phases: xr.Dataset,
+    curves: pd.DataFrame,
+    names: Sequence[str],
+    channels: Mapping[str, dict[str, Any]],
+) -> list[alt.Chart]:
+    """Names of the regions of the first seed, each where it is farthest from all curves."""
+    import altair as alt
+
+    from pathkernel_views.picture import inline
+
+    if not _is_plane(phases, names):
+        return []
+    first = phases.isel(seed=0).transpose(*names, ...)
+    of_seed = curves[curves["seed"] == first["seed"].item()]
+    rows = []
+    for region, place in label_places(first, of_seed, names).items():
+        index = tuple(np.argwhere(first["region"].values == region)[0])
+        state, path = (str(first[name].values[index]) for name in ("state", "strongest_path"))
+        text = state if state == "silent" else f"{state}: {path}"
+        rows.append({"text": text, **dict(zip(names, place))})
+    x, y = (channels[name] for name in names)
+    base = alt.Chart(inline(pd.DataFrame(rows, columns=["text", *names]))).encode(
+        x=alt.X(field=names[0], **x), y=alt.Y(field=names[1], **y), text="text:N"
+    )
+    return [
+        base.mark_text(fontSize=8, stroke="white", strokeWidth=3, strokeOpacity=0.85),
+        base.mark_text(fontSize=8, fill="#222222"),
+    ]
+
+
+def label_places(
+    phases: xr.Dataset, curves: pd.DataFrame, names: Sequence[str]
+) -> dict[int, np.ndarray]:
+    """Values of both axes at which the name of each region stands clear of curves and borders."""
+    regions = phases["region"].values
+    axes = [np.log(phases[name].values) for name in names]
+    spans = [(axis - axis[0]) / (axis[-1] - axis[0]) for axis in axes]
+    nodes = np.stack(np.meshgrid(*spans, indexing="ij"), axis=-1)[np.isfinite(regions)]
+    numbers = regions[np.isfinite(regions)].astype(int)
+    lines = [
+        np.column_stack(
+            [
+                (np.log(curve[f"vertex_{name}"]) - axis[0]) / (axis[-1] - axis[0])
+                for name, axis in zip(names, axes)
+            ]
+        )
+        for _, curve in curves.groupby("curve")
+    ]
+    kinds = curves.groupby("curve")["kind"].first()
+    crossings = [line for line, kind in zip(lines, kinds) if kind == CROSSING]
+    obstacles = np.concatenate([nodes[:0], *map(_dense, lines)])
+    places: dict[int, tuple[float, np.ndarray]] = {}
+    steps = (np.arange(_CANDIDATES) + 0.5) / _CANDIDATES
+    for candidate in np.stack(np.meshgrid(steps, steps, indexing="ij"), axis=-1).reshape(-1, 2):
+        nearest = np.argsort(np.linalg.norm(nodes - candidate, axis=1))[:_NODES]
+        # the nearest on the same side of all crossings tells the region
+        seen = (n for n in nearest if not any(cross(c, candidate, nodes[n]) for c in crossings))
+        node = next(seen, None)
+        if node is None:
+            continue
+        to_border = np.minimum(candidate, 1 - candidate) / _TEXT
+        clear = float(to_border.min())
+        if len(obstacles):
+            clear = min(clear, float((np.abs(obstacles - candidate) / _TEXT).max(axis=1).min()))
+        region = int(numbers[node])
+        if region not in places or clear > places[region][0]:
+            places[region] = clear, candidate
+    return {
+        region: np.exp([axis[0] + share * (axis[-1] - axis[0]) for axis, share in zip(axes, place)])
+        for region, (_, place) in sorted(places.items())
+    }
+
+
+def _dense(line: np.ndarray) -> np.ndarray:
+    """Points along a line of vertices (vertex, 2), close to each other."""
+    shares = np.arange(0, len(line) - 1 + 1e-9, 0.1)
+    return np.column_stack([np.interp(shares, np.arange(len(line)), part) for part in line.T])
