@@ -34,7 +34,7 @@ System = Callable[[np.ndarray], tuple[Network, float]]
 
 JUMP = 0.3  # distance of coordinates from their extrapolation, from which another branch is likely
 _LARGEST_STEP = 0.5  # in ln θ
-_RESOLUTION = 2e-4  # in ln θ, of the end of a branch
+RESOLUTION = 1e-3  # in ln θ, of the end of a branch
 _PRECISION = 1e-9  # in ln θ, of a crossing
 _SAME_ACTION = 1e-7  # relative difference of actions of one minimum
 _DIFFERENCE = 1e-4  # in ln θ, of derivatives at fixed coordinates
@@ -153,10 +153,12 @@ class ActionFamily:
         return np.array(rises) / (2 * _DIFFERENCE)
 
 
-def follow(family: ActionFamily, start: BranchPoint, target: np.ndarray) -> BranchPoint:
+def follow(
+    family: ActionFamily, start: BranchPoint, target: np.ndarray, resolution: float = RESOLUTION
+) -> BranchPoint:
     """Follow a minimum straight to a target ln θ; where it ends, return the last point before.
 
-    Steps shrink where the minimum moves fast, and the end is known to 2e-4 of ln θ.
+    Steps shrink where the minimum moves fast, and the end is known to ``resolution`` in ln θ.
     """
     current, before, step = start, None, math.inf
     while not np.array_equal(current.point, target):
@@ -178,7 +180,7 @@ def follow(family: ActionFamily, start: BranchPoint, target: np.ndarray) -> Bran
         # U moves as the root of the distance from a spinodal: large steps up to it, then many
         # halvings, which eighths shorten
         step = min(step, remaining) / 8
-        if step < _RESOLUTION:
+        if step < resolution:
             break
     return current
 

@@ -16,20 +16,25 @@ which it turns back in θ.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import scipy
 
-from pathkernel_core.coexistence import ActionFamily, BranchPoint, follow
+from pathkernel_core.coexistence import RESOLUTION, ActionFamily, BranchPoint, follow
 from pathkernel_core.curves import Landing, Stops, trace_curve
 from pathkernel_core.errors import NotPositiveDefiniteError
 from pathkernel_core.stability import DENSE, ActionHessian
 
 _ALONG = 1e-3  # of differences along the eigenvector, in coordinates
 _ACROSS = 1e-4  # of differences in ln θ
-_STEPS = 12  # of Newton's method
+_STEPS = 20  # of Newton's method, and along a branch
 _CONVERGED = 1e-5  # of its last step, in α and ln θ; the error is about its square
+_RESOLUTIONS = RESOLUTION, 1e-2 * RESOLUTION  # in ln θ, of the end of a branch
+_CLOSE = 1e-3  # in α, from where Newton's method takes over
+_WALK = 0.2  # longest step along a branch, in α
+_CORRECTIONS = 15  # of a step along a branch, with the Hessian at its start
 _CAPTURE = 0.1  # largest correction of ln θ, beyond which it is another spinodal
 _NEIGHBOURS = 3  # eigenvalues among which the one that vanishes is followed
 
@@ -76,17 +81,81 @@ def spinodal_towards(
     Returns
     -------
     Spinodal or None
-        None if the minimum exists up to the target, or does not end by merging with a saddle.
+        None if the minimum exists up to the target, or the saddle is not found with which it merges.
     """
-    end = follow(family, minimum, target)
-    if np.array_equal(end.point, target):
+    if np.array_equal(minimum.point, target):
         return None
-    direction = (target - end.point) / np.linalg.norm(target - end.point)
+    direction = (target - minimum.point) / np.linalg.norm(target - minimum.point)
     # on the line alone: the other directions of θ are taken away
     others = scipy.linalg.null_space(direction[None])
     rows = np.column_stack([np.zeros(others.shape[1]), others.T])
+    end = minimum
+    for resolution in _RESOLUTIONS:  # a stiff minimum is lost if its end is not closer
+        end = follow(family, end, target, resolution)
+        if np.array_equal(end.point, target):
+            return None
+        near = _approached(family, end, direction)
+        spinodal = None if near is None else _corrected(family, *near, None, rows)
+        if spinodal is not None:
+            return spinodal
+    return None
+
+
+def _approached(
+    family: ActionFamily, end: BranchPoint, direction: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """Point ln θ, coordinates and mode close to a spinodal, from the end of a branch before it.
+
+    Newton's method alone may miss it, since the minimum moves as the root of the distance. Along
+    the branch λ is a smooth function of α, whose zero is reached by steps that stay on the branch.
+    """
+    point, coordinates, longest = end.point, end.coordinates, _WALK
     mode = _moving_mode(family, end, direction)
-    return _corrected(family, end.point, end.coordinates, mode, None, rows)
+    with suppress(np.linalg.LinAlgError, NotPositiveDefiniteError, ValueError):
+        for _ in range(_STEPS):
+            local = _Local(family, point, coordinates, mode)
+            mode = local.mode
+            ahead = -local.value / (local.rows[0, 1:] @ direction)  # dθ/dα on the branch
+            step = -local.value / (local.rows[1, 0] + local.rows[1, 1:] @ direction * ahead)
+            if abs(step) < _CLOSE:
+                return point, coordinates, mode
+            reached = None
+            while reached is None and longest > _CLOSE:
+                limited = float(np.clip(step, -longest, longest))
+                reached = _on_branch(family, point, coordinates, local, direction, limited)
+                longest = longest / 2 if reached is None else min(2 * longest, _WALK)
+            if reached is None:
+                return None
+            point, coordinates = reached
+    return None
+
+
+def _on_branch(
+    family: ActionFamily,
+    point: np.ndarray,
+    coordinates: np.ndarray,
+    local: _Local,
+    direction: np.ndarray,
+    step: float,
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Point of the branch a step further in α, by the Hessian before it; None if it is too far."""
+    push = local.rows[0, 1:] @ direction  # of the gradient along the mode, by ln θ
+    moves = local.rest @ direction
+    shift = -local.value / push * step
+    point, coordinates = point + shift * direction, coordinates + step * local.mode + shift * moves
+    last = np.inf
+    for _ in range(_CORRECTIONS):
+        gradient = family.evaluate(point, coordinates)[1]
+        shift = -(local.mode @ gradient) / push
+        change = shift * moves - local.inverse(gradient)
+        size = max(abs(shift), float(np.abs(change).max()))
+        point, coordinates = point + shift * direction, coordinates + change
+        if size < _CONVERGED:
+            return point, coordinates
+        if size > last:
+            return None
+        last = size
+    return None
 
 
 def _moving_mode(family: ActionFamily, minimum: BranchPoint, direction: np.ndarray) -> np.ndarray:
@@ -218,8 +287,9 @@ class _Local:
         mode: np.ndarray,
     ):
         self.action, gradient = family.evaluate(point, coordinates)
-        inverse = _Inverse(family.hessian(point, coordinates), mode)
-        value, self.mode, self.softest_other = inverse.value, inverse.mode, inverse.softest_other
+        self.inverse = inverse = _Inverse(family.hessian(point, coordinates), mode)
+        self.value = value = inverse.value
+        self.mode, self.softest_other = inverse.mode, inverse.softest_other
 
         def along(at_point: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             gradients = [

@@ -1,82 +1,92 @@
-"""Crossings and spinodals of two branches of minima."""
+"""Minima followed through a parameter, and crossings on a line between two of them."""
 
 import math
 
 import numpy as np
 import pytest
+from two_heads import along_variance, minima
 
+import pathkernel as front
 import pathkernel_core as pk
-from pathkernel_core.coexistence import Branch, coexistence
+from pathkernel_core.coexistence import ActionFamily, crossings_between, follow
 
 pytestmark = pytest.mark.filterwarnings("ignore::pathkernel_core.ScaleWarning")
 
-
-class SmallKernel:
-    """Twenty examples, of which one head out of two tells the label, against the prior variance."""
-
-    def __init__(self, temperature, scale=0.1):
-        xi = np.random.default_rng(3).normal(size=(20, 2, 4))
-        self.problem = pk.PathKernels(scale * xi, np.sign(xi[:, 0, 0]))
-        self.temperature = temperature
-
-    def solve(self, variance, start=None):
-        network = pk.Network((2,), 20, variance)
-        return pk.minimise_action(self.problem, network, self.temperature, start=start)
-
-    def coexistence(self, below=0.02, above=0.4):
-        sides = [(variance, self.solve(variance)) for variance in (below, above)]
-        return coexistence(self.solve, *sides, limits=(1e-4, 10.0))
+SIDES = 0.02, 0.4
 
 
-def uses_its_paths(solution):
-    return np.trace(solution.order_parameter) > 1.0
+def uses_its_paths(minimum):
+    return np.trace(minimum.solution.order_parameter) > 1.0
 
 
 @pytest.mark.parametrize("temperature", [0.005, 0.01, 0.02])
 def test_the_crossing_is_where_the_lowest_minimum_changes(temperature):
-    system = SmallKernel(temperature)
-    result = system.coexistence()
-    low, high = 0.02, 0.4
-    while high / low > 1 + 1e-5:  # by hand, with a full search at every value
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if uses_its_paths(system.solve(middle)) else (middle, high)
-    assert result.crossing == pytest.approx(low, rel=1e-4)
-    assert result.lower_spinodal < result.crossing < result.upper_spinodal
+    family = along_variance(temperature)
+    (crossing,) = crossings_between(family, *minima(family, *SIDES))
+    low, high = np.log(SIDES)
+    while high - low > 1e-7:  # by hand, with a full search at every value
+        middle = (low + high) / 2
+        used = uses_its_paths(family.search(np.array([middle])))
+        low, high = (low, middle) if used else (middle, high)
+    assert crossing.point[0] == pytest.approx(low, abs=1e-6)
+    actions = [minimum.solution.action for minimum in crossing.minima]
+    assert actions[0] == pytest.approx(actions[1], rel=1e-9)
+    assert [uses_its_paths(minimum) for minimum in crossing.minima] == [False, True]
+    assert family.evaluations > 0
 
 
-def test_the_softest_eigenvalue_vanishes_at_both_spinodals():
-    system = SmallKernel(0.01)
-    result = system.coexistence()
-    for start, end in ((0.4, result.lower_spinodal), (0.02, result.upper_spinodal)):
-        branch = Branch(system.solve, start, system.solve(start))
-        crossing, spinodal = (
-            branch.solution(value).stability().softest for value in (result.crossing, end)
-        )
-        assert 0 < spinodal < 0.2 * crossing  # falls as the root of the distance
-        assert branch.solution(end * (end / result.crossing) ** 0.01) is None
+def test_the_crossing_does_not_depend_on_the_order_of_the_sides():
+    family = along_variance(0.01)
+    below, above = minima(family, *SIDES)
+    (one,), (other,) = (
+        crossings_between(family, *pair) for pair in ((below, above), (above, below))
+    )
+    np.testing.assert_allclose(one.point, other.point, atol=1e-7)
 
 
 def test_one_branch_has_no_crossing():
-    assert SmallKernel(0.01, scale=3.0).coexistence() is None
+    family = along_variance(0.01, scale=3.0)
+    assert crossings_between(family, *minima(family, *SIDES)) == []
 
 
-def test_a_branch_that_reaches_the_end_of_the_range_has_no_spinodal():
-    system = SmallKernel(0.01)
-    sides = [(variance, system.solve(variance)) for variance in (0.08, 0.09)]
-    result = coexistence(system.solve, *sides, limits=(0.0795, 0.0905))
-    assert math.isnan(result.lower_spinodal)
-    assert math.isnan(result.upper_spinodal)
-    assert 0.08 < result.crossing < 0.09
+def test_a_third_branch_between_two_has_two_crossings():
+    """From silent through the paths of a random head to those that carry the signal."""
+    task = front.HiddenMarkov().realise(seed=0)
+    xi = front.attentioned_inputs(task.train.inputs, task.layers, readout=task.readout)
+    problem = pk.PathKernels(xi, task.train.labels)
+    family = ActionFamily(problem, lambda values: (pk.Network(task.heads, 10, values[0]), 0.03))
+    below, above = minima(family, 0.02, 1.0)
+    crossings = crossings_between(family, below, above)
+    assert len(crossings) == 2
+    strongest = [
+        np.argmax(np.diag(minimum.solution.order_parameter))
+        for crossing in crossings
+        for minimum in crossing.minima
+    ]
+    assert strongest[1] == strongest[2] == 3
+    assert strongest[3] == 0
+    for crossing in crossings:
+        action = crossing.minima[0].solution.action
+        lowest = family.search(crossing.point)
+        assert lowest.solution.action == pytest.approx(action, rel=1e-7)
 
 
-def test_two_branches_that_both_end_between_the_sides_do_not_cross():
-    """A third branch in between: neither side can be followed to the middle."""
-    system = SmallKernel(0.01)
-    below, above = ((variance, system.solve(variance)) for variance in (0.02, 0.4))
+def test_a_branch_is_followed_to_the_target_or_to_its_end():
+    family = along_variance(0.01)
+    silent, used = minima(family, *SIDES)
+    reached = follow(family, used, np.log([0.1]))
+    assert reached.point[0] == math.log(0.1)
+    assert uses_its_paths(reached)
+    end = follow(family, used, np.log([0.01]))
+    assert 0.02 < np.exp(end.point[0]) < 0.1
+    assert uses_its_paths(end)
+    assert not uses_its_paths(silent)
 
-    def solve(variance, start):
-        return None if 0.05 < variance < 0.2 else system.solve(variance, start)
 
-    assert Branch(solve, *below).solution(0.1) is None
-    assert Branch(solve, *above).solution(0.1) is None
-    assert coexistence(solve, below, above, limits=(1e-4, 10.0)) is None
+def test_the_slope_is_the_derivative_of_the_action_of_the_minimum():
+    family = along_variance(0.01)
+    _, used = minima(family, *SIDES)
+    step = np.array([1e-3])
+    above, below = (follow(family, used, used.point + sign * step) for sign in (1, -1))
+    rise = (above.solution.action - below.solution.action) / 2e-3
+    assert family.slope(used) == pytest.approx(rise, rel=1e-5)
