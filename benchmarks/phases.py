@@ -25,8 +25,9 @@ from scipy.stats import multivariate_t
 
 import pathkernel_core as pk
 from benchmarks.chains import mean_and_error, sample
-from pathkernel_core.coexistence import Branch, Coexistence, coexistence
+from pathkernel_core.coexistence import ActionFamily, BranchPoint, crossings_between, follow
 from pathkernel_core.sampler import Model
+from pathkernel_core.spinodals import spinodal_towards
 from pathkernel_sampling.chains import ChainState, draw, warm_up
 from pathkernel_sampling.models import build_model, position_at
 
@@ -35,14 +36,13 @@ XI = 0.1 * np.random.default_rng(3).normal(size=(20, 2, 4))
 LABELS = np.sign(XI[:, 0, 0])  # one head tells the label
 PROBLEM = pk.PathKernels(XI, LABELS)
 SIDES = 0.02, 0.4  # variances far below and far above the crossing
+LIMITS = 1e-4, 10.0  # up to which the branches are followed
 FRACTIONS = (-1.4, -0.5, -0.1, 0.1, 0.5, 1.4)  # of ln(spinodal / crossing); negative: below
 CHAINS, WARM_UP, DRAWS = 2, 300, 400  # of all weights
 PROPOSALS = 20_000  # of importance sampling, from each fit
 
 
-def solve(variance: float, start: pk.Solution | None = None) -> pk.Solution:
-    network = pk.Network(HEADS, WIDTH, variance)
-    return pk.minimise_action(PROBLEM, network, TEMPERATURE, start=start)
+FAMILY = ActionFamily(PROBLEM, lambda values: (pk.Network(HEADS, WIDTH, values[0]), TEMPERATURE))
 
 
 def scaled_model(name: str, variance: float) -> Model:
@@ -107,12 +107,17 @@ def exact_traces(
     return *means, weights[used].sum() / weights.sum()
 
 
-def variances_around(transition: Coexistence) -> list[float]:
-    ends = transition.lower_spinodal, transition.upper_spinodal
+def variances_around(crossing: float, spinodals: tuple[float, float]) -> list[float]:
     return [
-        transition.crossing * (ends[fraction > 0] / transition.crossing) ** abs(fraction)
-        for fraction in FRACTIONS
+        crossing * (spinodals[fraction > 0] / crossing) ** abs(fraction) for fraction in FRACTIONS
     ]
+
+
+def minimum_at(branch: BranchPoint, variance: float) -> pk.Solution | None:
+    """Minimum of a branch at a variance; None beyond its end."""
+    target = np.log([variance])
+    reached = follow(FAMILY, branch, target)
+    return reached.solution if np.array_equal(reached.point, target) else None
 
 
 def settled(traces: np.ndarray, state: int, boundary: float) -> str:
@@ -136,24 +141,27 @@ def departures(traces: np.ndarray, state: int, boundary: float) -> str:
 
 def main() -> None:
     warnings.simplefilter("ignore")
-    sides = [(variance, solve(variance)) for variance in SIDES]
-    transition = coexistence(solve, *sides, limits=(1e-4, 10.0))
-    branches = [Branch(solve, *side) for side in sides]
-    boundary = math.exp(
-        np.mean([np.log(trace(branch.solution(transition.crossing))) for branch in branches])
-    )
+    (crossing,) = crossings_between(FAMILY, *(FAMILY.search(np.log([v])) for v in SIDES))
+    branches = crossing.minima
+    ends = [
+        spinodal_towards(FAMILY, branch, np.log([end]))
+        for branch, end in zip(branches[::-1], LIMITS)
+    ]
+    spinodals = tuple(math.exp(end.point[0]) for end in ends)
+    at_crossing = math.exp(crossing.point[0])
+    boundary = math.exp(np.mean([np.log(trace(branch.solution)) for branch in branches]))
     print(
-        f"crossing {transition.crossing:.4f}, spinodals {transition.lower_spinodal:.4f} and "
-        f"{transition.upper_spinodal:.4f}; boundary tr U = {boundary:.2g}; {CHAINS} chains "
+        f"crossing {at_crossing:.4f}, spinodals {spinodals[0]:.4f} and "
+        f"{spinodals[1]:.4f}; boundary tr U = {boundary:.2g}; {CHAINS} chains "
         f"of {DRAWS} draws from either state\n"
         "σ² | silent: theory | exact | chains (number) | in use: theory | exact | chains (number) "
         "| p(in use) | leave silent, after draws | leave use, after draws",
         flush=True,
     )
-    variances = variances_around(transition)
+    variances = variances_around(at_crossing, spinodals)
     runs = [traces_from(start, variances) for start in (variances[0], variances[-1])]
     for variance, *starts in zip(variances, *runs):
-        minima = [branch.solution(variance) for branch in branches]
+        minima = [minimum_at(branch, variance) for branch in branches]
         *means, probability = exact_traces(variance, minima, boundary)
         cells = [f"{variance:.4f}"]
         for state, minimum in enumerate(minima):

@@ -81,7 +81,7 @@ def spinodal_towards(
     Returns
     -------
     Spinodal or None
-        None if the minimum exists up to the target, or the saddle is not found with which it merges.
+        None if the minimum exists up to the target, or its saddle is not found.
     """
     if np.array_equal(minimum.point, target):
         return None

@@ -243,7 +243,7 @@ def stored_maps(study: StoredStudy) -> dict[str, xr.Dataset]:
     """
     return {
         axis: xr.concat(
-            [dataset.drop_dims("vertex") for dataset in seeds.values()],
+            [dataset.drop_dims(["vertex", "side"]) for dataset in seeds.values()],
             xr.Variable("seed", list(seeds)),
             combine_attrs="drop_conflicts",
             data_vars="all",

@@ -1,4 +1,4 @@
-"""Twenty examples, of which one head out of two tells the label: silent where its prior is small."""
+"""Twenty examples, of which one head out of two tells the label: silent if its prior is small."""
 
 import numpy as np
 

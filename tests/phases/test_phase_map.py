@@ -1,4 +1,4 @@
-"""Maps of phases: points, crossings along every axis, and seeds that are resumed."""
+"""Maps of phases: points, curves along every axis, and seeds that are resumed."""
 
 import shutil
 import warnings
@@ -9,17 +9,20 @@ import xarray as xr
 from one_signal import OneSignal, computed, study_of
 
 import pathkernel_core as pk
-from pathkernel_core.coexistence import Coexistence, coexistence
+from pathkernel_core.coexistence import ActionFamily, crossings_between
+from pathkernel_core.spinodals import spinodal_towards
 from pathkernel_datasets.point import Point
 from pathkernel_datasets.stored_study import StoredStudy
-from pathkernel_phases import phase_map
-from pathkernel_phases.phase_map import PhaseMap, stored_maps
+from pathkernel_phases.phase_map import PhaseMap, stored_curves, stored_maps
+from pathkernel_phases.phase_plane import PhasePlane
 from pathkernel_phases.phase_views import phase_views
 from pathkernel_phases.results import Phases
 
 pytestmark = pytest.mark.filterwarnings("ignore::pathkernel_core.ScaleWarning")
 
 VARIANCES = (0.02, 0.08, 0.4)
+NUMBERS = ("softest", "trace_ratio", "minima", "region")
+TEXTS = ("state", "strongest_path")
 
 
 @pytest.fixture(scope="module")
@@ -36,34 +39,61 @@ def phases(study):
 
 def problem_of(study, variance, width=20):
     point = study.singles[VARIANCES.index(variance)].rebuild(Point(width, 0.01, 3))
-    return pk.PathKernels(point.data.xi, point.data.labels), point.network
+    return pk.PathKernels(point.data.xi, point.data.labels), point
 
 
 def test_points_are_those_of_a_solution(study, phases):
-    problem, network = problem_of(study, 0.4)
-    solution = pk.minimise_action(problem, network, 0.01)
+    problem, rebuilt = problem_of(study, 0.4)
+    solution = pk.minimise_action(problem, rebuilt.network, 0.01)
     point = phases.sel(variance=0.4, temperature=0.01, width=20, seed=3)
     assert point["softest"] == pytest.approx(solution.stability().softest, rel=1e-5)
-    limit = pk.gp_limit(problem, network, 0.01)
+    limit = pk.gp_limit(problem, rebuilt.network, 0.01)
     ratio = np.trace(solution.order_parameter) / np.trace(limit.order_parameter)
     assert point["trace_ratio"] == pytest.approx(ratio, rel=1e-5)
     assert point["minima"] == 1 + len(solution.other_minima)
+    assert point["state"] == "in use"
+    assert phases["state"].sel(variance=0.02, temperature=0.01).item() == "silent"
+    strongest = int(np.argmax(np.diag(solution.order_parameter)))
+    assert point["strongest_path"] == rebuilt.network.path_labels[strongest]
 
 
-def test_a_crossing_is_that_of_the_core(study, phases):
-    problem, network = problem_of(study, 0.08)
+def test_curves_pass_through_the_crossing_and_the_spinodals_of_the_core(study):
+    problem, _ = problem_of(study, 0.08)
+    family = ActionFamily(problem, lambda values: (pk.Network((2,), 20, values[0]), 0.01))
+    (crossing,) = crossings_between(family, *(family.search(np.log([v])) for v in (0.02, 0.4)))
+    ends = [
+        spinodal_towards(family, minimum, np.log([target]))
+        for minimum, target in zip(crossing.minima, (0.4, 0.02))
+    ]
+    curves = stored_curves(study, "variance")
+    row = curves[curves["vertex_temperature"] == 0.01]
+    (of_curve,) = row.loc[row["kind"] == "crossing", "vertex_variance"]
+    assert of_curve == pytest.approx(np.exp(crossing.point[0]), rel=1e-6)
+    of_curves = sorted(row.loc[row["kind"] == "spinodal", "vertex_variance"])
+    np.testing.assert_allclose(of_curves, sorted(np.exp(e.point[0]) for e in ends), rtol=1e-6)
+    assert (curves["vertex_width"] == 20).all()
 
-    def solve(variance, start=None):
-        network = pk.Network((2,), 20, variance)
-        return pk.minimise_action(problem, network, 0.01, start=start)
 
-    assert network.heads == (2,)
-    sides = [(variance, solve(variance)) for variance in (0.02, 0.4)]
-    expected = coexistence(solve, *sides, limits=(0.002, 4.0))
-    row = phases.sel(temperature=0.01, width=20, seed=3).isel(transition=0)
-    for name in ("crossing", "lower_spinodal", "upper_spinodal"):
-        assert row[name] == pytest.approx(getattr(expected, name), rel=1e-3)
-    assert phases.attrs["evaluations"] > 0
+def test_sides_of_a_curve_are_those_of_its_points(study, phases):
+    """Silent is where the prior variance is small: left of somebody who goes up in temperature."""
+    curves = stored_curves(study, "variance")
+    for _, curve in curves[curves["kind"] == "crossing"].groupby("curve"):
+        rises = curve["vertex_temperature"].iloc[-1] > curve["vertex_temperature"].iloc[0]
+        silent, used = ("left", "right") if rises else ("right", "left")
+        assert (curve[f"branch_state_{silent}"] == "silent").all()
+        assert (curve[f"branch_state_{used}"] == "in use").all()
+        assert (curve[f"branch_trace_ratio_{used}"] > curve[f"branch_trace_ratio_{silent}"]).all()
+    ended = curves[curves["kind"] == "spinodal"]
+    for _, point in ended.iterrows():
+        states = [point["branch_state_left"], point["branch_state_right"]]
+        assert sorted(states)[0] == ""
+        side = "left" if states[0] else "right"
+        assert point[f"branch_softest_{side}"] == 0.0
+        other = "right" if side == "left" else "left"
+        assert np.isnan(point[f"branch_trace_ratio_{other}"])
+    regions = phases["region"].squeeze()
+    assert set(np.unique(regions)) == {0, 1}
+    assert (regions.where(phases["state"].squeeze() == "silent") != 1).all()
 
 
 def test_plain_xarray_opens_the_map_without_warnings(study, phases):
@@ -71,7 +101,13 @@ def test_plain_xarray_opens_the_map_without_warnings(study, phases):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         tree = xr.open_datatree(study.path / "phases.zarr", engine="zarr", chunks=None).load()
-    xr.testing.assert_equal(tree["variance/seed-3"].to_dataset(), phases.sel(seed=3, drop=True))
+    seed = tree["variance/seed-3"].to_dataset()
+    xr.testing.assert_equal(
+        seed.drop_dims("vertex").drop_vars("side"), phases.sel(seed=3, drop=True)
+    )
+    crossing = seed.isel(vertex=seed["kind"].values == "crossing")
+    assert crossing.sizes["vertex"] > 2
+    assert crossing["branch_state"].dims == ("vertex", "side")
 
 
 @pytest.mark.slow
@@ -79,19 +115,22 @@ def test_seeds_that_have_a_map_are_not_computed_again(study, tmp_path, monkeypat
     path = shutil.copytree(study.path, tmp_path / "study")
     mapped, grids = [], iter(({"temperature": [0.01, 0.03]}, {}))
 
-    def seed_map(self, seed):
+    def seed_map(self, seed, report):
         mapped.append(seed)
         grid = self.grid | next(grids)
-        softest = xr.DataArray(np.zeros([len(values) for values in grid.values()]), grid, [*grid])
-        return xr.Dataset({"softest": softest}, attrs={"axis": self.axis, "evaluations": 0})
+        shape = [len(values) for values in grid.values()]
+        numbers = {name: ([*grid], np.zeros(shape)) for name in NUMBERS}
+        texts = {name: ([*grid], np.full(shape, "", np.dtypes.StringDType())) for name in TEXTS}
+        curves = {"curve": ("vertex", [0]), "side": ["left", "right"]}
+        attributes = {"axis": self.axis, "evaluations": 0}
+        return xr.Dataset(numbers | texts | curves, grid, attributes)
 
     monkeypatch.setattr(PhaseMap, "seed_map", seed_map)
     assert computed(Phases(), path)[1] == 0
     study_of(path, sweep={"variance": VARIANCES}, temperatures=(0.01, 0.02), seeds=(3, 4))
     assert "lacks seed 4, since the study has grown" in next(iter(phase_views(StoredStudy(path))))
     for seeds in ([3], [3, 4]):  # the first map of seed 4 is on another grid
-        extended, steps = computed(Phases(), path)
-        assert steps == 1
+        extended, _ = computed(Phases(), path)
         assert stored_maps(extended)["variance"]["seed"].values.tolist() == seeds
     assert mapped == [4, 4]
 
@@ -109,7 +148,8 @@ def test_along_other_axes_the_lowest_minimum_changes_at_the_crossing(tmp_path, a
     study_of(path, **settings)
     study = computed(Phases(axis=axis), path)[0]
     phases = stored_maps(study)[axis].load()
-    crossing = phases["crossing"].item()
+    curves = stored_curves(study, axis)
+    (crossing,) = curves.loc[curves["kind"] == "crossing", f"vertex_{axis}"]
     assert phases[axis][0] < crossing < phases[axis][-1]
     width, temperature = (float(phases[name].values.flat[0]) for name in ("width", "temperature"))
     point = study.singles[0].rebuild(Point(width, temperature, 3))
@@ -126,26 +166,52 @@ def test_along_other_axes_the_lowest_minimum_changes_at_the_crossing(tmp_path, a
     assert high > 3 * low
 
 
+def test_planes_of_every_width_have_their_own_curves(tmp_path):
+    path = tmp_path / "study"
+    study_of(path, sweep={"variance": VARIANCES}, temperatures=(0.01, 0.02), widths=(18, 20))
+    study = computed(Phases(), path)[0]
+    curves = stored_curves(study, "variance")
+    assert PhaseMap(study).plane == ("variance", "temperature")
+    crossings = curves[curves["kind"] == "crossing"]
+    assert crossings.groupby("vertex_width")["curve"].nunique().tolist() == [1, 1]
+    at_rows = crossings[crossings["vertex_temperature"] == 0.01].set_index("vertex_width")
+    # the wider network needs the larger variance
+    assert at_rows.loc[20, "vertex_variance"] > at_rows.loc[18, "vertex_variance"]
+
+
+def test_an_option_that_changes_the_problem_has_a_point_at_each_value(tmp_path):
+    path = tmp_path / "study"
+    sweep = {"examples": (20, 24)}
+    study_of(path, sweep=sweep, temperatures=(0.001, 0.03), variance=0.06)
+    study = computed(Phases(axis="temperature"), path)[0]
+    curves = stored_curves(study, "temperature")
+    crossings = curves[curves["kind"] == "crossing"]
+    assert sorted(crossings["vertex_examples"]) == [20, 24]
+    assert crossings["curve"].nunique() == 2
+
+
 def test_a_study_without_crossings_has_none(tmp_path):
     path = tmp_path / "study"
     study_of(path, OneSignal(scale=3.0), sweep={"variance": (0.5, 1.0)})
-    phases = stored_maps(computed(Phases(), path)[0])["variance"]
-    assert phases["crossing"].isnull().all()
-    assert phases["softest"].notnull().all()
+    study = computed(Phases(), path)[0]
+    assert stored_curves(study, "variance").empty
+    assert stored_maps(study)["variance"]["softest"].notnull().all()
+    assert any(view for view in phase_views(study))
 
 
 def test_points_that_do_not_converge_are_left_out(study, monkeypatch):
-    minimise_from = phase_map.minimise_from
+    search = ActionFamily.search
 
-    def failing(problem, network, *arguments):
-        failed = network.variances[0] == VARIANCES[0]
-        return None if failed else minimise_from(problem, network, *arguments)
+    def failing(self, point):
+        return None if np.isclose(point[0], np.log(VARIANCES[0])) else search(self, point)
 
-    monkeypatch.setattr(phase_map, "minimise_from", failing)
-    monkeypatch.setattr(phase_map, "coexistence", lambda *arguments: None)
+    monkeypatch.setattr(ActionFamily, "search", failing)
+    for name in ("follow_crossings", "follow_spinodals"):
+        monkeypatch.setattr(PhasePlane, name, lambda self: iter(()))
     phases = PhaseMap(study).seed_map(3)
-    for name in ("softest", "trace_ratio", "minima"):
+    for name in NUMBERS:
         assert (phases[name].isnull() == (phases["variance"] == VARIANCES[0])).all()
+    assert ((phases["state"] == "") == (phases["variance"] == VARIANCES[0])).all()
 
 
 @pytest.mark.parametrize(
@@ -160,13 +226,3 @@ def test_an_axis_needs_several_positive_values(tmp_path, axis, settings, message
     study = study_of(tmp_path / "study", **settings)
     with pytest.raises(ValueError, match=message):
         PhaseMap(study, axis)
-
-
-def test_transitions_of_one_line_have_one_number():
-    def at(*crossings):
-        return [Coexistence(crossing, np.nan, np.nan) for crossing in crossings]
-
-    rows = {(0,): at(0.1), (1,): at(0.01, 0.12), (2,): [], (3,): at(1.0)}
-    lines = phase_map.joined_lines(rows, (4,))["crossing"]
-    expected = [[0.1, np.nan, np.nan], [0.12, 0.01, np.nan], [np.nan] * 3, [np.nan, np.nan, 1.0]]
-    np.testing.assert_array_equal(lines, expected)

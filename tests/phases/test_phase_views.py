@@ -1,4 +1,4 @@
-"""The map of phases as a table and charts: numbers that they show, axes and curves."""
+"""The map of phases as tables and charts: numbers that they show, axes, curves and names."""
 
 import io
 
@@ -8,8 +8,10 @@ import pytest
 from one_signal import computed, study_of
 
 from pathkernel_phases import phase_views
-from pathkernel_phases.phase_map import stored_maps
+from pathkernel_phases.map_chart import label_places, ticks
+from pathkernel_phases.phase_map import stored_curves, stored_maps
 from pathkernel_phases.results import Phases
+from pathkernel_phases.surface import CELLS
 from pathkernel_views.chart import Chart
 from pathkernel_views.table import Table
 
@@ -33,6 +35,11 @@ def phases(study):
 
 
 @pytest.fixture(scope="module")
+def curves(study):
+    return stored_curves(study, "variance")
+
+
+@pytest.fixture(scope="module")
 def views(study):
     return list(Phases().views(study))
 
@@ -50,14 +57,31 @@ def layers_of(views, temperature):
     return panels
 
 
-def test_the_table_has_every_crossing(views, phases):
-    (table,) = (view for view in views if isinstance(view, Table))
-    assert len(table.frame) == len(WIDTHS) * len(TEMPERATURES)
-    row = table.frame.set_index(["temperature", "width"]).loc[(0.01, 20)]
-    expected = phases.sel(temperature=0.01, width=20, seed=3).isel(transition=0)
-    for name in ("lower_spinodal", "crossing", "upper_spinodal"):
-        assert row[name] == pytest.approx(float(expected[name]), nan_ok=True)
-    assert f"{float(expected['crossing']):.4g}" in {cell for row in table.rows for cell in row}
+def test_the_table_has_the_curves_at_the_values_of_the_study(views, curves):
+    table, _ = (view for view in views if isinstance(view, Table))
+    frame = table.frame
+    crossings = frame[frame["kind"] == "crossing"]
+    assert len(crossings) == len(WIDTHS) * len(TEMPERATURES)
+    assert (crossings["below"] == "silent").all()
+    assert crossings["above"].str.startswith("in use, ").all()
+    row = crossings.set_index(["temperature", "width"]).loc[(0.01, 20)]
+    stored = curves[(curves["kind"] == "crossing") & (curves["vertex_temperature"] == 0.01)]
+    (expected,) = stored.loc[stored["vertex_width"] == 20, "vertex_variance"]
+    assert row["variance"] == expected
+    assert f"{expected:.4g}" in {cell for row in table.rows for cell in row}
+    for _, point in frame[frame["kind"] == "spinodal"].iterrows():
+        assert "-" in (point["below"], point["above"])
+    # the silent minimum ends above its crossing, and that in use below
+    ends = frame[frame["kind"] == "spinodal"].set_index(["temperature", "width"]).loc[(0.01, 20)]
+    silent, used = (ends[ends["below"] == "silent"], ends[ends["below"] == "-"])
+    assert used["variance"].item() < expected < silent["variance"].item()
+
+
+def test_a_second_table_has_every_point_in_order(views, curves):
+    _, table = (view for view in views if isinstance(view, Table))
+    assert table.detail
+    assert len(table.frame) == len(curves)
+    np.testing.assert_array_equal(table.frame["variance"], curves["vertex_variance"])
 
 
 @pytest.mark.parametrize("temperature", TEMPERATURES)
@@ -67,29 +91,76 @@ def test_panels_have_the_points_of_the_map(views, phases, temperature):
         "accuracy (fraction correct)",
         "tr U / limit",
         "softest eigenvalue",
-        "number of minima",
+        "number of minima at the grid",
     ]
     cells, rows = panels["tr U / limit"][0]
     assert cells["encoding"]["x"]["title"] == "prior variance σ²"
     assert cells["encoding"]["y"]["title"] == "width N"
-    assert len(rows) == len(VARIANCES) * len(WIDTHS)
-    for row in rows.itertuples():
-        point = phases.sel(variance=row.variance, width=row.width, temperature=temperature)
-        assert row.trace_ratio == pytest.approx(point["trace_ratio"].item(), rel=1e-4)
-        assert row.variance_low < row.variance < row.variance_high
-        assert row.width_low < row.width < row.width_high
-    highs, lows = (np.unique(rows[f"variance_{end}"]) for end in ("high", "low"))
-    np.testing.assert_allclose(highs[:-1], lows[1:])  # cells leave no gap
+    assert len(rows) == CELLS**2
+    at_temperature = phases["trace_ratio"].sel(temperature=temperature).squeeze()
+    for corner in ({"variance": 0.02, "width": 16}, {"variance": 0.4, "width": 20}):
+        inside = (rows["variance_low"] <= corner["variance"] * 1.001) & (
+            rows["variance_high"] >= corner["variance"] * 0.999
+        )
+        inside &= (rows["width_low"] <= corner["width"] * 1.001) & (
+            rows["width_high"] >= corner["width"] * 0.999
+        )
+        assert np.log(rows.loc[inside, "value"].iloc[0]) == pytest.approx(
+            np.log(at_temperature.sel(corner).item()), abs=0.1
+        )
+    _, counts = panels["number of minima at the grid"][0]
+    assert len(counts) == len(VARIANCES) * len(WIDTHS)
+    highs, lows = (np.unique(counts[f"variance_{end}"].round(6)) for end in ("high", "low"))
+    assert (highs[:-1] >= lows[1:]).all()  # cells leave no gap
 
 
-def test_curves_are_the_crossings(views, phases):
-    expected = phases["crossing"].sel(temperature=0.01).squeeze(["seed", "transition"])
+def test_colours_have_one_range_on_all_maps(views):
+    scales = [
+        [layers[0][0]["encoding"]["color"]["scale"].get("domain") for layers in panels.values()]
+        for panels in (layers_of(views, temperature) for temperature in TEMPERATURES)
+    ]
+    assert scales[0] == scales[1]
+    assert None not in scales[0]
+
+
+def test_curves_are_drawn_in_order_and_told_apart_by_their_dashes(views, curves):
+    of_map = curves[curves["vertex_temperature"] == 0.01]
     for layers in layers_of(views, 0.01).values():
-        curves = layers[1:]
-        assert curves
-        for _, rows in curves:
-            crossings = rows[rows["branch"] == "crossing"].set_index("width")["value"]
-            np.testing.assert_allclose(crossings[list(WIDTHS)], expected, rtol=1e-4)
+        drawn = [(mark, rows) for mark, rows in layers if mark["mark"]["type"] == "line"]
+        assert len(drawn) == 2  # over a white seam
+        for _, rows in drawn:
+            assert len(rows) == len(of_map)
+            for number, rows_of_curve in rows.groupby("curve"):
+                assert (rows_of_curve["order"].diff().dropna() == 1).all()
+                expected = of_map.loc[of_map["curve"] == number, "vertex_variance"]
+                np.testing.assert_allclose(rows_of_curve["vertex_variance"], expected, rtol=1e-5)
+        dash = drawn[-1][0]["encoding"]["strokeDash"]["scale"]
+        assert dash["domain"] == ["crossing", "end of a silent minimum", "end of a minimum in use"]
+        assert len({tuple(pattern) for pattern in dash["range"]}) == 3
+
+
+def test_regions_are_named_clear_of_the_curves(views, phases, curves):
+    of_map = curves[curves["vertex_temperature"] == 0.01]
+    at_map = phases.sel(temperature=0.01).isel(seed=0)[["region", "state"]].squeeze()
+    places = label_places(at_map.transpose("variance", "width"), of_map, ["variance", "width"])
+    crossings = of_map.loc[of_map["kind"] == "crossing", "vertex_variance"]
+    names = [rows for mark, rows in layers_of(views, 0.01)["accuracy (fraction correct)"]][-1]
+    assert names["text"].tolist()[0] == "silent"
+    assert names["text"].tolist()[1].startswith("in use: ")
+    assert places[0][0] < crossings.min()
+    assert places[1][0] > crossings.max()
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (0.001, 0.1, [0.001, 0.01, 0.1]),
+        (0.02, 0.4, [0.02, 0.05, 0.1, 0.2]),
+        (3.0, 100.0, [10.0, 100.0]),
+    ],
+)
+def test_ticks_are_decades_where_there_are_two(low, high, expected):
+    assert ticks(low, high) == pytest.approx(expected)
 
 
 def test_maps_beyond_the_first_are_counted(study, monkeypatch):
