@@ -71,7 +71,7 @@ def main() -> None:
                 f"{differences[-1]:.1e}",
                 flush=True,
             )
-        print(f"largest of the {kind}s: {max(differences):.1e}", flush=True)
+        print(f"largest of the {kind}s: {np.max(differences):.1e}", flush=True)
 
 
 def _is_on_the_grid(plane: PhasePlane, point: np.ndarray) -> bool:
@@ -112,7 +112,7 @@ def _bisected_spinodal(
     for margin in MARGINS:  # near a cusp, the minimum exists in a narrow range
         inside = np.array([margin * np.sign(point.inside[0]), 0.0])
         # along the mode there is the minimum on one side, the saddle on the other
-        for step in (0.3, -0.3):
+        for step in (0.3, -0.3, 0.1, -0.1, 0.03, -0.03):
             coordinates = point.coordinates + step * point.mode
             minimum = family.descend(point.point + inside, away, coordinates)
             if minimum is not None:

@@ -24,7 +24,7 @@ class CurvePoint(Protocol):
 
     @property
     def tangent(self) -> np.ndarray:
-        """Direction in which the curve goes on, of unit length; its last two entries are ln θ's."""
+        """Direction of the next points, of unit length; its last two entries are ln θ's."""
 
 
 Vertex = TypeVar("Vertex", bound=CurvePoint)
@@ -56,12 +56,12 @@ class Stops:
 
     def next_landing(self, start: np.ndarray, end: np.ndarray) -> Landing | None:
         """First value that a straight step passes."""
-        landings = [
-            ((value - start[parameter]) / (end[parameter] - start[parameter]), parameter, value)
-            for parameter in range(2)
-            for value in (*self.values[parameter], self.low[parameter], self.high[parameter])
-            if _is_between(value, start[parameter], end[parameter])
-        ]
+        landings: list[tuple[float, int, float]] = []
+        for parameter, (begin, stop) in enumerate(zip(start.tolist(), end.tolist())):
+            borders = float(self.low[parameter]), float(self.high[parameter])
+            for value in (*self.values[parameter], *borders):
+                if _is_between(value, begin, stop):
+                    landings.append(((value - begin) / (stop - begin), parameter, value))
         if not landings:
             return None
         _, parameter, value = min(landings)

@@ -258,6 +258,19 @@ def test_data_guide_lists_every_file_and_reads_it(tmp_path, monkeypatch):
         assert len(eval(readers[file], {"xr": xr, "json": json, "Path": Path})) > 2, file
 
 
+def test_data_guide_reads_the_curves_of_a_map(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    task = pathkernel.HiddenMarkov(examples=20, test_examples=20)
+    sweep = {"variance": (0.02, 0.2)}
+    study = pathkernel.Study(task, widths=(10,), temperatures=(0.05, 0.1), sweep=sweep)
+    pathkernel.run_study(study, "phases")
+    pathkernel.run_result(pathkernel.Phases(), "phases")
+    namespace = {}
+    exec(block_of("docs/data.md", "crossings.groupby"), namespace)
+    assert namespace["crossings"].sizes["vertex"] > 2
+    assert capsys.readouterr().out.startswith("0 [0.")
+
+
 def test_data_guide_sums_batches(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     namespace = {}

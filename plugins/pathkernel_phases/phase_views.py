@@ -50,7 +50,7 @@ def phase_views(study: StoredStudy) -> Iterator[Table | Chart | str]:
         yield rows_table(curves, phases, axis, [*plane[1:], *others])
         yield points_table(curves, axis, [*plane, *others])
         # an option that changes the problem is the second axis where no other has several values
-        second, *rest = [*plane[1:], *others]
+        second, rest = [*plane[1:], *others][0], [*plane[1:], *others][1:]
         panels = _panels(phases, curves, measure.axis)
         combinations = phases.stack(rest=rest)["rest"].values.tolist() if rest else [()]
         for values in combinations[:MOST]:

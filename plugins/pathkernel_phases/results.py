@@ -22,10 +22,10 @@ AXES = ("variance", "input_scale", "temperature", "width")
 class Phases(Result):
     """Where a network uses its paths, where it falls silent, and where it may do either.
 
-    At every point of the study: the softest eigenvalue of the action's Hessian, and the trace of U
-    relative to the Gaussian process limit. Between neighbouring values of one axis: the crossing at
-    which the lowest minimum changes, and the two spinodals at which the branches end. NAME is the
-    folder of a study; the result goes into NAME/phases.zarr.
+    At every point of the study: the lowest minimum, its softest eigenvalue, and the trace of U
+    relative to the Gaussian process limit. Between them, as curves over the axis and the one of
+    most values among the others: crossings, at which the lowest minimum changes, and spinodals, at
+    which a minimum ends. NAME is the folder of a study; the result goes into NAME/phases.zarr.
     """
 
     name = "phases"
@@ -34,7 +34,7 @@ class Phases(Result):
 
     axis: str | None = option(
         None,
-        "Axis along which crossings are located.  [default: the swept option, or else the "
+        "First axis of the map.  [default: the swept option, or else the "
         "temperature]",
         choices=AXES,
         type=str,
@@ -47,7 +47,7 @@ class Phases(Result):
         yield from PhaseMap(study, self.axis).missing_seeds(report)
 
     def views(self, study: StoredStudy) -> Iterable[Any]:
-        """Map over two axes, and a table of the crossings."""
+        """Maps over two axes, and tables of the crossings and spinodals."""
         from pathkernel_phases.phase_views import phase_views
 
         yield from phase_views(study)
