@@ -64,14 +64,15 @@ def main() -> None:
         for number in chosen:
             point = of_kind[int(number)]
             bisected = locate(family, system, problem, point)
-            differences.append(abs(np.expm1(bisected - point.point[0])))
             variance, temperature = np.exp(point.point)
+            located = "too near another minimum", ""
+            if bisected is not None:
+                differences.append(abs(np.expm1(bisected - point.point[0])))
+                located = f"{np.exp(bisected):.6g}", f"{differences[-1]:.1e}"
             print(
-                f"{kind} | {variance:.6g} | {temperature:.4g} | {np.exp(bisected):.6g} | "
-                f"{differences[-1]:.1e}",
-                flush=True,
+                f"{kind} | {variance:.6g} | {temperature:.4g} | {' | '.join(located)}", flush=True
             )
-        print(f"largest of the {kind}s: {np.max(differences):.1e}", flush=True)
+        print(f"largest of {len(differences)} {kind}s: {max(differences):.1e}", flush=True)
 
 
 def _is_on_the_grid(plane: PhasePlane, point: np.ndarray) -> bool:
@@ -106,8 +107,11 @@ def _direction(solution: pk.Solution) -> np.ndarray:
 
 def _bisected_spinodal(
     family: ActionFamily, system: System, problem: pk.PathKernels, point: Spinodal
-) -> float:
-    """ln σ² at which a minimum that is followed from the inside ends; NaN if it is not found."""
+) -> float | None:
+    """ln σ² at which a minimum that is followed from the inside ends.
+
+    None next to a cusp, where a descent that slides onto another minimum hardly moves.
+    """
     away = family.stationary(point.point, point.coordinates)
     for margin in MARGINS:  # near a cusp, the minimum exists in a narrow range
         inside = np.array([margin * np.sign(point.inside[0]), 0.0])
@@ -119,7 +123,7 @@ def _bisected_spinodal(
                 end = follow(family, minimum, point.point - inside, resolution=PRECISION)
                 if 0 < abs(end.point[0] - minimum.point[0]) < 1.5 * margin:
                     return float(end.point[0])
-    return float("nan")
+    return None
 
 
 if __name__ == "__main__":

@@ -34,8 +34,7 @@ class Phases(Result):
 
     axis: str | None = option(
         None,
-        "First axis of the map.  [default: the swept option, or else the "
-        "temperature]",
+        "First axis of the map.  [default: the swept option, or else the temperature]",
         choices=AXES,
         type=str,
     )
