@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import shlex
 import sys
 from pathlib import Path
@@ -20,7 +21,7 @@ from pathkernel.output import (
     write_charts,
 )
 from pathkernel.selected_parts import SELECTION, STUDY, SelectedParts
-from pathkernel.study_file import study_toml
+from pathkernel.study_file import study_command, study_toml
 from pathkernel.tables_command import TablesCommand
 from pathkernel_core.hooks import Plugins
 
@@ -139,9 +140,19 @@ def report(out: Path | None, **selection: Any) -> None:
     out = folder / "report.html" if out is None else out
     make_folder("--out", out.parent)
     sections = {part: selected.views(part) for part in parts}
-    command = shlex.join(["pathkernel", *sys.argv[1:]])
-    write_report(study.dataset, folder, sections, out, command=command)
+    origin = {
+        "study made by": study_command(study),
+        "study made": _date_of(folder),
+        "page made by": shlex.join(["pathkernel", *sys.argv[1:]]),
+    }
+    write_report(study.dataset, folder, sections, out, origin=origin)
     say(f"Report: {out.resolve()}")
+
+
+def _date_of(folder: Path) -> str:
+    """When the dataset of a study was published, by its file; a copy may be younger."""
+    changed = (folder / "study.zarr" / "zarr.json").stat().st_mtime
+    return datetime.datetime.fromtimestamp(changed, datetime.UTC).isoformat(" ", "minutes")
 
 
 @click.command(cls=TablesCommand)

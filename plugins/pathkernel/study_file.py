@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import tomllib
 from collections.abc import Mapping
 from dataclasses import Field
@@ -136,6 +137,30 @@ def study_toml(study: StoredStudy) -> str:
             *(f"{_toml(name, name)} = {_toml(name, value)}" for name, value in options.items()),
         )
     )
+
+
+def study_command(study: StoredStudy) -> str:
+    """The command line that computes or resumes the study of a folder."""
+    identity, settings = study.identity, declared_options(Study)
+    words = ["pathkernel", "run", identity["task"]]
+    for name, declared in settings.items():
+        if identity.get(name) is not None:
+            flag, *_ = declared.metadata["flags"] or (f"--{name.replace('_', '-')}",)
+            words += [flag, _typed(identity[name])]
+    for name, value in study.options.items():
+        dashed = name.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(f"--{dashed}" if value else f"--no-{dashed}")
+        elif value is not None:
+            words += [f"--{dashed}", _typed(value)]
+    return shlex.join([*words, "--out", study.path.name])
+
+
+def _typed(value: Any) -> str:
+    """A value, or several, as they are typed on the command line."""
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(_typed, value))
+    return "none" if value is None else str(_without_point(value))
 
 
 def _without_point(value: Any) -> Any:

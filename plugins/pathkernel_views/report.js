@@ -1,7 +1,8 @@
 "use strict";
 (() => {
   const page = JSON.parse(document.getElementById("data").textContent);
-  const LARGER = 1.5; // than in print
+  const LARGEST = 2; // times the size in print, on the screen
+  const PAPER = 680; // pixels of a printed page, the narrower of A4 and Letter, without margins
   const chosen = {}; // by the names of switches, which turn in all charts
 
   const make = (tag, properties = {}, ...children) => {
@@ -87,7 +88,8 @@
         if (name in chosen) this.turn(name, chosen[name]);
       this.clean();
       const svg = this.plot.querySelector("svg");
-      svg.style.width = `${svg.viewBox.baseVal.width * LARGER}px`;
+      svg.style.maxWidth = `${svg.viewBox.baseVal.width * LARGEST}px`;
+      svg.style.setProperty("--points", `${svg.viewBox.baseVal.width}pt`);
     }
     key(event) {
       const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
@@ -122,7 +124,28 @@
     { rootMargin: "600px" }
   );
   for (const chart of charts) observer.observe(chart.element);
-  addEventListener("beforeprint", () => charts.forEach((chart) => chart.draw()));
+  // all are drawn before somebody prints: a browser does not wait for it then
+  const drawAll = async () => {
+    for (const chart of charts) {
+      await new Promise((next) => (window.requestIdleCallback ?? setTimeout)(next));
+      await chart.draw();
+    }
+  };
+  addEventListener("load", drawAll);
+
+  const closed = [];
+  addEventListener("beforeprint", () => {
+    for (const details of document.querySelectorAll("details.card:not([open])")) {
+      details.open = true;
+      closed.push(details);
+    }
+    for (const table of document.querySelectorAll(".scroll table"))
+      table.style.setProperty("--shrink", Math.min(1, PAPER / table.scrollWidth));
+  });
+  addEventListener("afterprint", () => {
+    for (const details of closed.splice(0)) details.open = false;
+  });
+
   for (const button of document.querySelectorAll("[data-table]"))
     button.addEventListener("click", () => download(button.dataset.name, page.tables[button.dataset.table]));
 

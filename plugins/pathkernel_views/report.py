@@ -42,11 +42,12 @@ def write_report(
     parts: Mapping[str, Iterable[Any]],
     out: str | os.PathLike,
     *,
-    command: str = "",
+    origin: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a study as one HTML page: tables, charts and sentences of its parts, by name.
 
-    An existing report is replaced atomically. ``command`` is the command line that makes the page.
+    An existing report is replaced atomically. ``origin`` says where study and page come from, such
+    as the commands that make them, by name.
 
     Raises
     ------
@@ -62,12 +63,16 @@ def write_report(
     page.section("Overview", [_overview(dataset)])
     for name, views in parts.items():
         page.section(name.replace("-", " ").capitalize(), views)
-    page.section("Provenance", [_provenance(dataset, command)])
+    page.section("Provenance", [_provenance(dataset, origin or {})])
     title = str(dataset.attrs.get("label", folder.resolve().name))
     with replacing(out) as partial:
         partial.write_text(
             page.html(title, f"pathkernel study {folder.resolve().name}"), encoding="utf-8"
         )
+
+
+class _Sentence(str):
+    """Plain text; those of a section stand in one box."""
 
 
 class _Page:
@@ -83,7 +88,14 @@ class _Page:
     def section(self, heading: str, views: Iterable[Any]) -> None:
         """Add a section of views, and links to it and to its charts."""
         anchor, first = f"section-{len(self._sections) + 1}", len(self._charts)
-        body = "".join(map(self._view, views))
+        markups, sentences = [], []
+        for view in views:
+            markup = self._view(view)
+            (sentences if isinstance(markup, _Sentence) else markups).append(markup)
+        if sentences:
+            items = "".join(f"<li>{_text(sentence)}</li>" for sentence in dict.fromkeys(sentences))
+            markups.insert(0, f'<div class="card notices"><ul>{items}</ul></div>')
+        body = "".join(markups)
         charts = "".join(
             f'<li><a href="#chart-{index}">{_text(title)}</a></li>'
             for index, title in enumerate(self._titles[first:], start=first)
@@ -127,7 +139,7 @@ class _Page:
         )
 
     def _view(self, view: Any) -> str:
-        """Return the markup of a view, or the reason why it cannot be drawn."""
+        """Return the markup of a view, or a sentence: a note, or why it cannot be drawn."""
         try:
             if isinstance(view, Table):
                 return self._table(view)
@@ -141,19 +153,20 @@ class _Page:
             raise
         except Exception as error:  # one broken view of a plugin must not cost the page
             view = f"{view.title}: not drawn ({type(error).__name__}: {error})"
-        return f'<p class="note">{_text(view)}</p>'
+        return _Sentence(view)
 
     def _chart(self, chart: Chart) -> str:
         spec = chart.specification(title=False)
         del spec["description"]
         spec["config"]["background"] = "transparent"
         json.dumps(spec, allow_nan=False)  # a failure is reported in place of the chart
-        is_wide = ' class="wide"' * ("facet" in spec)
+        is_wide = any(kind in spec for kind in ("facet", "concat", "hconcat"))
+        kinds = " ".join(["wide"] * is_wide + ["surface"] * _has_surface(spec))
         index = len(self._charts)
         self._charts.append(spec)
         self._titles.append(chart.title)
         return (
-            f'<figure{is_wide} id="chart-{index}" data-chart="{index}" '
+            f'<figure class="{kinds}" id="chart-{index}" data-chart="{index}" '
             f'data-name="{_file(chart.name)}">'
             f'<h3>{_text(chart.title)}</h3><p class="note">{_text(chart.caption)}</p></figure>'
         )
@@ -171,6 +184,19 @@ class _Page:
         )
 
 
+def _has_surface(part: Any) -> bool:
+    """Whether a part of a specification has rectangles coloured by their values."""
+    if isinstance(part, list):
+        return any(map(_has_surface, part))
+    if not isinstance(part, dict):
+        return False
+    mark, encoding = part.get("mark"), part.get("encoding", {})
+    kind = mark.get("type") if isinstance(mark, dict) else mark
+    if kind == "rect" and any("field" in encoding.get(name, {}) for name in ("color", "fill")):
+        return True
+    return any(_has_surface(part.get(name)) for name in ("layer", "concat", "hconcat", "spec"))
+
+
 def _overview(dataset: xr.Dataset) -> dict[str, Any]:
     status = dataset["status"].values
     converged = int((status == STATUS_CODES["converged"]).sum())
@@ -185,14 +211,26 @@ def _overview(dataset: xr.Dataset) -> dict[str, Any]:
     }
 
 
-def _provenance(dataset: xr.Dataset, command: str) -> dict[str, Any]:
+def _provenance(dataset: xr.Dataset, origin: Mapping[str, Any]) -> dict[str, Any]:
+    """Where the study and the page come from: commands, dates and versions."""
     versions = {}
     for name in _VERSIONS:
         with suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
     date = datetime.datetime.now(datetime.UTC).isoformat(" ", "minutes")
-    origin = {"report made": date, "report made by": command, "versions at the report": versions}
-    return origin | {name.replace("_", " "): value for name, value in dataset.attrs.items()}
+    attributes = dataset.attrs
+    of_study = {
+        name.replace("_", " "): attributes[name]
+        for name in ("backend", "dtype", "device", "notes", "references")
+        if name in attributes
+    }
+    return {
+        **origin,
+        "versions of the study": attributes.get("package_versions", ""),
+        **of_study,
+        "page made": date,
+        "versions of the page": versions,
+    }
 
 
 def _nested(value: Any) -> str:

@@ -5,6 +5,7 @@ import csv
 import hashlib
 import io
 import json
+import shlex
 import shutil
 from dataclasses import dataclass
 from html.parser import HTMLParser
@@ -18,6 +19,7 @@ from chromium import FOUND, Chromium
 
 from pathkernel.main import main
 from pathkernel.plugin import pathkernel_commands
+from pathkernel.study_file import study_command
 from pathkernel_analyses.plugin import pathkernel_analyses
 from pathkernel_core.attention import AttentionProduct
 from pathkernel_core.hooks import Plugins
@@ -26,6 +28,7 @@ from pathkernel_core.task import Examples, Realisation, Task, option
 from pathkernel_datasets.reading import open_study
 from pathkernel_datasets.run_result import run_result
 from pathkernel_datasets.run_study import run_study
+from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_datasets.study import Study
 from pathkernel_views.chart import Chart, NothingToPlot
 from pathkernel_views.report import write_report
@@ -248,8 +251,13 @@ def test_a_strangers_views_and_provenance_are_there(page):
     assert "Strange table" in texts
     assert "Failed: not drawn (ZeroDivisionError: division by zero)" in texts
     assert "Missing: left out, there is none" in texts
-    assert {"report made", "versions at the report", "schema version"} <= set(texts)
-    assert any(text.startswith("pathkernel ") for text in texts)  # the command line
+    assert {"page made", "study made", "versions of the page", "versions of the study"} <= set(
+        texts
+    )
+    commands = [text for text in texts if text.startswith("pathkernel ")]
+    assert any(text.startswith("pathkernel run hostile --width 10,100") for text in commands)
+    assert len(commands) == 2  # that of the page, too
+    assert not any("crc32" in text or "drawn" in text for text in texts)  # no fingerprints
     tables = [list(csv.reader(io.StringIO(t))) for t in json.loads(markup.scripts[0])["tables"]]
     assert [["a", "b", "of"], [HOSTILE.replace("\u202e", r"\u202e"), "1.5", "p"]] in [
         table[:2] for table in tables
@@ -261,7 +269,7 @@ def test_a_strangers_views_and_provenance_are_there(page):
 
 
 def test_an_attribute_that_is_nested_without_end_is_text(dataset, tmp_path):
-    deep = {"lists": "[" * 5000, "dicts": '{"a":' * 900 + "1" + "}" * 900}
+    deep = {"notes": "[" * 5000, "references": '{"a":' * 900 + "1" + "}" * 900}
     write_report(dataset.assign_attrs(deep), tmp_path, {}, tmp_path / "report.html")
     assert f">{'[' * 5000}<" in (tmp_path / "report.html").read_text("utf-8")
 
@@ -372,6 +380,41 @@ def look(browser, dataset):
     assert browser.evaluate(background) != before
 
 
+def check_print(browser):
+    """Print loses nothing: all charts are drawn, details are open, wide tables shrink."""
+    everything = "[...document.querySelectorAll('[data-chart]')]"
+    is_drawn = "(each) => each.querySelector('svg') || each.textContent.includes('Not drawn')"
+    assert browser.evaluate(f"until(() => {everything}.every({is_drawn}))")
+    closed = "document.querySelectorAll('details.card:not([open])').length"
+    before = browser.evaluate(closed)
+    assert before > 0
+    browser.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert browser.evaluate(closed) == 0
+    shrinks = browser.evaluate(
+        "[...document.querySelectorAll('.scroll table')].filter((table) => table.tHead)"
+        ".map((table) => +table.style.getPropertyValue('--shrink'))"
+    )
+    assert shrinks
+    assert all(0 < shrink <= 1 for shrink in shrinks)
+    browser.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert browser.evaluate(closed) == before
+    pdf = base64.b64decode(browser.call("Page.printToPDF")["data"])
+    assert pdf.startswith(b"%PDF")
+
+
+def test_the_command_of_a_study_computes_it(folder, tmp_path, monkeypatch):
+    study = StoredStudy(folder, Plugins(tasks={"hostile": Hostile}))
+    words = shlex.split(study_command(study))
+    assert words[:3] == ["pathkernel", "run", "hostile"]
+    given = dict(zip(words[3::2], words[4::2]))
+    assert given["--width"] == "10,100"
+    assert given["--temperature"] == "0.1,1"
+    assert given["--seed"] == "0,3"
+    assert given["--examples"] == "12"
+    assert given["--words"] == HOSTILE
+    assert given["--out"] == "study"
+
+
 @pytest.mark.skipif(FOUND is None, reason="no chromium, chromium-browser or google-chrome on PATH")
 def test_in_a_browser(page, dataset, tmp_path):
     browser = Chromium(tmp_path)
@@ -379,6 +422,7 @@ def test_in_a_browser(page, dataset, tmp_path):
         browser.open(page)
         browser.evaluate(HELPERS)
         look(browser, dataset)
+        check_print(browser)
         assert browser.said() == []
         assert all(url.startswith(("file:", "data:", "blob:")) for url in browser.requested())
         assert browser.evaluate("'hacked' in window") is False
