@@ -10,9 +10,10 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from pathkernel_core.text import number
 from pathkernel_datasets.draws import point_of
 from pathkernel_datasets.measures import kind_of, measures_of
-from pathkernel_datasets.selection import NOT_COMPUTED, number
+from pathkernel_datasets.selection import NOT_COMPUTED
 from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_sampling.correct import open_correction
 from pathkernel_sampling.correction_views import described, to_next_order

@@ -13,8 +13,9 @@ import xarray as xr
 from pathkernel_core.heads import every_head
 from pathkernel_core.network import Network
 from pathkernel_core.order_parameter import head_scores as scores_of
+from pathkernel_core.text import number
 from pathkernel_datasets.point import Point
-from pathkernel_datasets.selection import NOT_COMPUTED, Selection, few, index_of, number
+from pathkernel_datasets.selection import NOT_COMPUTED, Selection, few, index_of
 from pathkernel_views.chart import Chart, NothingToPlot
 from pathkernel_views.paths import matrix_frame, of_paths, strongest
 from pathkernel_views.table import Table, frame_of

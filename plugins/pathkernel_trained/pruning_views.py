@@ -10,7 +10,7 @@ import pandas as pd
 import xarray as xr
 
 from pathkernel_core.heads import head_label, kept_heads
-from pathkernel_datasets.selection import number
+from pathkernel_core.text import number
 from pathkernel_heads.correlation import spearman
 from pathkernel_heads.order_views import order_views
 from pathkernel_heads.orders import orders_of, removed_heads

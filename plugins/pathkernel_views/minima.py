@@ -6,7 +6,7 @@ import xarray as xr
 
 from pathkernel_core.minima import SMALLEST_SHARE
 from pathkernel_core.solution import CLOSE
-from pathkernel_datasets.selection import number
+from pathkernel_core.text import number
 
 _NAMED = 5  # points that a sentence lists
 

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from pathkernel_core.text import number
 from pathkernel_datasets.gains import gains
 from pathkernel_datasets.labelling import json_attribute
 from pathkernel_datasets.measures import Measure, choices_of, kind_of, measures_of
@@ -20,7 +21,6 @@ from pathkernel_datasets.selection import (
     Selection,
     Selections,
     count_test_examples,
-    number,
 )
 from pathkernel_datasets.study import described
 from pathkernel_datasets.temperature_choice import choose, complete_seeds, default_choice

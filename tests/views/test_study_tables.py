@@ -12,10 +12,11 @@ from rich.console import Console
 from pathkernel_analyses.plugin import pathkernel_analyses
 from pathkernel_core.attention import AttentionProduct
 from pathkernel_core.task import Examples, Realisation, Task, option
+from pathkernel_core.text import number
 from pathkernel_datasets.quantities import STATUS_CODES
 from pathkernel_datasets.reading import open_study
 from pathkernel_datasets.run_study import run_study
-from pathkernel_datasets.selection import Selection, number
+from pathkernel_datasets.selection import Selection
 from pathkernel_datasets.study import Study
 from pathkernel_views.study_tables import (
     choice_table,
