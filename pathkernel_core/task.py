@@ -15,6 +15,7 @@ from pathkernel_core.backend import Array, to_host
 from pathkernel_core.contraction import Readout
 from pathkernel_core.options import Options
 from pathkernel_core.options import option as option
+from pathkernel_core.text import written
 
 KINDS = ("classes", "targets")
 """Kinds of labels: classes, scored by accuracy, or real targets, scored by squared error."""
@@ -262,7 +263,7 @@ class Task(Options, abc.ABC):
     def label(self) -> str:
         """Name with the options that differ from their defaults, for titles."""
         changed = [
-            f"{entry.name} {getattr(self, entry.name)}".replace("_", " ")
+            f"{entry.name.replace('_', ' ')} {written(getattr(self, entry.name))}"
             for entry in dataclasses.fields(self)
             if getattr(self, entry.name) != entry.default
         ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 _LONGEST_WORD, _LONGEST_TEXT = 200, 2000
 
@@ -35,6 +36,11 @@ def shortened(text: str) -> str:
     if len(text) > _LONGEST_TEXT:
         text = f"{text[: _LONGEST_TEXT - 500]} … {text[-500:]}"
     return text
+
+
+def written(value: Any) -> str:
+    """A value of an option as a reader would write it, such as 2 for 2.0."""
+    return number(value) if isinstance(value, float) else str(value)
 
 
 def number(value: float) -> str:

@@ -20,7 +20,7 @@ AXES = ("variance", "input_scale", "temperature", "width")
 
 @dataclass(frozen=True)
 class Phases(Result):
-    """Where a network uses its paths, where it falls silent, and where it may do either.
+    """Map where a network uses its paths, where it falls silent, and where it may do either.
 
     At every point of the study: the softest eigenvalue of the action's Hessian, and the trace of U
     relative to the Gaussian process limit. Between neighbouring values of one axis: the crossing at
@@ -55,7 +55,7 @@ class Phases(Result):
 
 @dataclass(frozen=True)
 class LearningCurves(Result):
-    """Errors against the number of training examples, with the average-case theory.
+    """Compare errors against the number of training examples with the average-case theory.
 
     NAME is the folder of a study that sweeps ``examples``; the result goes into
     NAME/learning-curves.zarr. The average case follows from the spectrum of the kernel,

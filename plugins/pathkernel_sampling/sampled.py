@@ -24,6 +24,7 @@ from pathkernel_sampling.diagnostics import (
     predictor,
     sampled_scores,
 )
+from pathkernel_sampling.results import Samples
 from pathkernel_sampling.sample_layout import settings_of
 from pathkernel_sampling.sample_store import open_run
 from pathkernel_views.table import frame_of
@@ -49,14 +50,15 @@ class Run:
 
     @property
     def title(self) -> str:
-        """Sampler and point in one line."""
-        return self.series.replace(",", f", N = {number(self.settings['width'])},", 1)
+        """Point, and sampler if it is not the default one, in one line."""
+        return f"N = {number(self.settings['width'])}, {self.series}"
 
     @property
     def series(self) -> str:
-        """Sampler, temperature and seed in one line, common to runs at several widths."""
+        """The same without the width, common to runs at several widths."""
         sampler, _, temperature, seed = self.settings.values()
-        return f"{sampler}, T = {temperature:g}, seed {seed}"
+        named = f", sampler {sampler}" * (sampler != Samples.sampler)
+        return f"T = {temperature:g}, seed {seed}{named}"
 
     @cached_property
     def theory(self) -> xr.Dataset:
