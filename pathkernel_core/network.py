@@ -328,8 +328,8 @@ class Network:
         for index, (layer, count) in enumerate(zip(layers, self.heads), start=1):
             if not layer or layer[0] < 1 or layer[-1] > count:
                 raise ValueError(
-                    f"layer {index} has heads 1 to {count}, of which at least one must be kept, but "
-                    f"heads names {layer}"
+                    f"layer {index} has heads 1 to {count}, of which at least one must be kept, "
+                    f"but heads names {layer}"
                 )
         return layers
 

@@ -88,15 +88,18 @@ def _setting(part: xr.Dataset) -> str:
 
 
 def _warnings(mean: xr.Dataset) -> Iterator[str]:
-    """A warning for every test set on which orders cannot be told apart."""
+    """A warning that names the test sets on which orders cannot be told apart."""
     unpruned = mean[["measured", "measured_error"]].isel(order=0, removed=0, quantity=0)
+    poor = []
     for name in mean["test_set"].values if "chance" in mean.attrs else ():
         accuracy, error = (float(values) for values in unpruned.sel(test_set=name).values())
         if accuracy < mean.attrs["chance"] + 3 * error:
-            yield (
-                f"Warning: on {name} the whole network is no better than chance ({accuracy:.1%} ± "
-                f"{error:.1%}), so that no order can be told from another."
-            )
+            poor.append(f"{name} ({accuracy:.1%} ± {error:.1%})")
+    if poor:
+        yield (
+            f"Warning: the whole network is no better than chance on {', '.join(poor)}, so that no "
+            "order can be told from another there."
+        )
 
 
 def _lost(part: xr.Dataset) -> str:
@@ -118,8 +121,9 @@ def _summary(part: xr.Dataset) -> Table:
     names, average, first = orders_of(part), _average_lost(part), part.isel(quantity=0)
     refits = {name: refitted_order(name) for name in names if refitted_order(name) in names}
     shown = [name for name in names if name not in refits.values()]
-    most = int(part["removed"].max())
-    counts = np.unique(np.linspace(1, most, min(most, _COUNTS)).round().astype(int))
+    counts = part["removed"].values[1:]
+    evenly = np.linspace(0, len(counts) - 1, min(len(counts), _COUNTS)).round().astype(int)
+    counts = counts[np.unique(evenly)]
     data = first[["measured", "rank_correlation"]].sel(order=[*shown, RANDOM], removed=counts)
     data["average"] = average.sel(order=data["order"])
     if refits:
@@ -148,9 +152,9 @@ def _summary(part: xr.Dataset) -> Table:
         cells | {"ρ": "{rank_correlation:+.2f}"},
         f"On {_setting(part)}, heads of lowest score off first; {whole:.3f} with all heads, "
         f"standard errors at most {float(first['measured_error'].max()):.3f}. average {rise}: "
-        f"{_lost(part)}, averaged over 1 to {most} heads off{gains}. ρ: rank correlation of scores "
-        f"with the {_lost(part)} with one head off. random: mean of {part.sizes['random_order']} "
-        f"orders. {_BEST}: chosen on the same examples, where known.",
+        f"{_lost(part)}, averaged over all numbers of heads off{gains}. ρ: rank correlation of "
+        f"scores with the {_lost(part)} with one head off. random: mean of "
+        f"{part.sizes['random_order']} orders. {_BEST}: chosen on the same examples, where known.",
         across=("removed", "{measured:.3f}"),
         lines="is_order",
     )
