@@ -110,7 +110,7 @@ class Study(Options):
     )
     variance: float | None = option(
         None,
-        "Prior variance of all weights; several values are an axis of the study.",
+        "Prior variance σ² of all weights; several values are an axis of the study.",
         type=float,
         above=0,
     )
@@ -157,7 +157,9 @@ class Study(Options):
                 "each value of the others, into a folder of its own"
             )
         if self.variance is not None and self.variances is not None:
-            raise ValueError("variance is that of all weights: give variance or variances")
+            raise ValueError(
+                "variance is the prior variance of all weights: give variance or variances"
+            )
         declared = declared_options(self)
         for name in OF_TASK:
             replaced = name == "variances" and self.variance is not None

@@ -168,6 +168,9 @@ def plugins(loaded: Plugins) -> None:
         if entry.error:
             rows.append((entry.distribution, entry.name, "failed", entry.error))
     columns = ["distribution", "plugin", "provides", "summary"]
-    cells = {name: f"{{{name}}}" for name in columns}
     frame = pd.DataFrame(rows, columns=columns)
-    print_views([Table("plugins", "Plugins", frame, cells)], "plugins")
+    distributions, caption = frame["distribution"].unique(), ""
+    if len(distributions) == 1:  # no column that always says the same
+        columns, caption = columns[1:], f"All plugins are of {distributions[0]}."
+    cells = {name: f"{{{name}}}" for name in columns}
+    print_views([Table("plugins", "Plugins", frame, cells, caption)], "plugins")

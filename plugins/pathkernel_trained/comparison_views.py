@@ -95,8 +95,9 @@ def _agreement_tables(
                 f"{comparison.attrs['trained_width']})",
                 frame_of(xr.concat(values, "point", combine_attrs="override")),
                 {"agreement with the trained U": "{meaning}"},
-                f"In brackets the p-value: the fraction of {relabellings} relabellings of heads "
-                f"that agree at least as well. {setting}",
+                "Each pair of paths, or of heads, counts once. In brackets the p-value: the "
+                f"fraction of {relabellings} relabellings of heads that agree at least as well. "
+                f"{setting}",
                 across=("N = {width}\nT = {temperature}", "{agreement:.2f} ({p_value:.3f})"),
             )
 
