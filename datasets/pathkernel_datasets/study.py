@@ -157,9 +157,7 @@ class Study(Options):
                 "each value of the others, into a folder of its own"
             )
         if self.variance is not None and self.variances is not None:
-            raise ValueError(
-                "variance is the prior variance of all weights: give variance or variances"
-            )
+            raise ValueError("variance is that of all weights: give variance or variances")
         declared = declared_options(self)
         for name in OF_TASK:
             replaced = name == "variances" and self.variance is not None
