@@ -68,9 +68,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         warnings.simplefilter("always", StudyWarning)
         show, said = warnings.showwarning, set()
 
-        def show_once(message: Warning | str, category: type[Warning], *where: Any) -> None:
+        def show_once(message: Any, category: Any, *where: Any, **further: Any) -> None:
             if category is not StudyWarning:
-                show(message, category, *where)
+                show(message, category, *where, **further)
             elif str(message) not in said:
                 said.add(str(message))
                 say(f"Warning: {message}", err=True, wrap=True)
@@ -92,7 +92,7 @@ def _run(arguments: list[str]) -> int:
         for entry in plugins.loaded:
             if entry.error:
                 source = f"{entry.name} of {entry.distribution}"
-                say(f"Warning: plugin {source} is skipped: {entry.error}", err=True)
+                say(f"Warning: plugin {source} is skipped: {entry.error}", err=True, wrap=True)
         group = _with_commands(plugins)
         group.main(arguments, prog_name="pathkernel", standalone_mode=False, obj=plugins)
         sys.stdout.flush()

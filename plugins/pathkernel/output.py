@@ -145,13 +145,13 @@ def write_charts(
     from pathkernel_views.chart import NothingToPlot, save_charts
 
     try:
-        files = save_charts(charts, folder, lambda line: say(line, err=True), **settings)
+        files = save_charts(charts, folder, lambda line: say(line, err=True, wrap=True), **settings)
         if required and not files:
             raise NothingToPlot("nothing is drawn: there is no chart of these parts of the study")
     except Exception as error:
         if required:
             raise
-        say(f"Warning: no figures are written ({error}).", err=True)
+        say(f"Warning: no figures are written ({error}).", err=True, wrap=True)
     else:
         say(f"Figures: {folder.resolve()}")
 
