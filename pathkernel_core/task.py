@@ -195,7 +195,7 @@ class Task(Options, abc.ABC):
     name : str
         Lower-case words joined by hyphens, as typed on the command line.
     summary : str
-        One line for listings.
+        One line for listings and help that says what the command does: "Classify …".
     widths, temperatures : tuples of float
         Default grid.
     variances : float
@@ -208,7 +208,7 @@ class Task(Options, abc.ABC):
     >>> @dataclass(frozen=True)
     ... class Parity(pk.Task):
     ...     name = "parity"
-    ...     summary = "Parity of a few bits"
+    ...     summary = "Learn the parity of a few bits"
     ...     examples: int = pk.option(100, "training examples")
     ...     def realise(self, seed): ...
     >>> Parity(examples=10).options()

@@ -23,6 +23,7 @@ from pathkernel_datasets.selection import (
     count_test_examples,
 )
 from pathkernel_datasets.study import described
+from pathkernel_datasets.swept_option import listed
 from pathkernel_datasets.temperature_choice import choose, complete_seeds, default_choice
 from pathkernel_views.chart import NothingToPlot
 from pathkernel_views.minima import minima_sentences
@@ -293,6 +294,9 @@ def _caption(study: Selections, temperature: float | str | None, several: bool) 
     )
     backend, dtype = (dataset.attrs.get(key, "unknown") for key in ("backend", "dtype"))
     options = str(dataset.attrs.get("label", "")).partition(", ")[2]
+    if study.option:  # whose values are in the first column
+        swept = described(study.option, listed([*study.singles]))
+        options = options.replace(swept, "").removesuffix(", ")
     return (
         f"{measured}{': median and range over the seeds' * several}. T: temperature. "
         f"{f'Options: {options}. ' * bool(options)}"
