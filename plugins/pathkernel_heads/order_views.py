@@ -144,7 +144,7 @@ def _summary(part: xr.Dataset) -> Table:
     cells = {"heads off:\norder": "{order}", "removed": "", f"average\n{rise}": "{average:.3f}"}
     cells |= {"average,\nrefitted": "{refitted:.3f}"} if refits else {}
     quantity, whole = first["quantity"].item(), first["measured"].isel(order=0, removed=0).item()
-    gains = "; refitted: with gains of the heads kept fitted on validation examples" * bool(refits)
+    gains = "; refitted: the same with gains fitted to validation examples" * bool(refits)
     return Table(
         "summary",
         _capitalised(f"{quantity} on {part['test_set'].item()} in every order of removal"),
