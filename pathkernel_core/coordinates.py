@@ -5,8 +5,8 @@ Each order parameter is written relative to the one above it,
     U_ℓ = B_ℓ B_ℓᵀ,      B_ℓ = σ_ℓ (1_{H_ℓ} ⊗ B_{ℓ+1}) X_ℓ,      B_{L+1} = σ_a X_{L+1}  (u_a)
 
 with X_ℓ lower triangular and its diagonal the exponential of a coordinate. Then every B_ℓ is lower
-triangular, the entropy is a sum of independent terms Σ_ℓ N_{ℓ-1} [|X_ℓ|² − ln det X_ℓX_ℓᵀ] plus a
-constant, with the Gaussian process limit at X = 1 and a Hessian near 2 N_{ℓ-1} there. That is why a
+triangular, the entropy is a sum of independent terms Σ_ℓ N_ℓ [|X_ℓ|² − ln det X_ℓX_ℓᵀ] plus a
+constant, with the Gaussian process limit at X = 1 and a Hessian near 2 N_ℓ there. That is why a
 quasi-Newton method needs few evaluations, and why no order parameter has to be inverted. It is the
 deterministic counterpart of the Bartlett decomposition of the Wishart hierarchy.
 
@@ -405,9 +405,9 @@ class ChainCoordinates:
 
         With E = X − 1 on the rows of the heads, the entropy of a level adds to the slope in U_ℓ
 
-            N_{ℓ-1} B_ℓ⁻ᵀ (E + Eᵀ + EᵀE) B_ℓ⁻¹
+            N_ℓ B_ℓ⁻ᵀ (E + Eᵀ + EᵀE) B_ℓ⁻¹
 
-        and less N_{ℓ-1} times the sum of E + Eᵀ + EEᵀ over the heads to that in U_{ℓ+1}. Levels of
+        and less N_ℓ times the sum of E + Eᵀ + EEᵀ over the heads to that in U_{ℓ+1}. Levels of
         very different widths leave no difference of large numbers in this form.
         """
         slopes: dict[int, np.ndarray] = {}

@@ -317,7 +317,7 @@ def _action(
     network: Network,
     space: str,
 ) -> Array:
-    """Action S less the entropy of the Gaussian process limit, Σ N_{ℓ-1} m_ℓ (1 − ln σ²_ℓ).
+    """Action S less the entropy of the Gaussian process limit, Σ N_ℓ m_ℓ (1 − ln σ²_ℓ).
 
     With m_ℓ the size of U_ℓ, less the rows that a skip connection repeats.
     """

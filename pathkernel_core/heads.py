@@ -1,4 +1,4 @@
-"""Heads of a network by layer and number, both from 1: all of them, their labels, those that stay.
+"""Heads of a network by layer and number, both from 1: all of them, their labels, those kept.
 
 Arrays over the heads of all layers have them in this order, the first layer first, as arrays over
 paths have the paths of :attr:`pathkernel_core.network.Network.paths`.

@@ -61,7 +61,7 @@ def total_kernel(
         mixed = matrix[:, None] * xi if matrix.ndim == 1 else matmul(matrix, xi)
         mixed = xp.reshape(mixed, (xi.shape[0], -1)) * (variance / (paths * width))
         kernel = matmul(mixed, xp.matrix_transpose(xp.reshape(xi_dual, (xi_dual.shape[0], -1))))
-    return not_overflown("the kernel", kernel, "rescale xi, U or the variance")
+    return not_overflown("the kernel", kernel, "rescale xi, U or the prior variance")
 
 
 def _check_pair(xi: Array, xi_dual: Array) -> tuple[Any, Array, Array]:

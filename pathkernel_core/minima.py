@@ -196,13 +196,14 @@ def warn_of_scale(spectrum: LabelSpectrum, temperature: float) -> None:
             f"the kernel is small against the temperature: in the Gaussian process limit it "
             f"explains {100 * share:.2g} % of the squared labels that its features span, and the "
             "network may stay silent. Multiply the attentioned inputs by a constant, raise the "
-            f"variances or lower the temperature (T = {temperature:g})"
+            f"prior variances or lower the temperature (T = {temperature:g})"
         )
     elif variance > LARGEST_VARIANCE * label_square:
         message = (
             "the kernel is large against the labels: the prior variance of an output is "
             f"{variance / label_square:.2g} times the mean squared label, and the temperature "
-            "hardly matters. Divide the attentioned inputs by a constant, or lower the variances"
+            "hardly matters. Divide the attentioned inputs by a constant, or lower the prior "
+            "variances"
         )
     else:
         return

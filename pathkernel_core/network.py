@@ -14,6 +14,7 @@ import numpy as np
 from pathkernel_core.heads import every_head, head_label
 from pathkernel_core.notebook import table
 from pathkernel_core.scalars import positive, whole_number
+from pathkernel_core.text import number
 
 Skips = float | None | Sequence[float | None]
 
@@ -27,8 +28,9 @@ class Network:
     heads : sequence of int
         Heads H_1 … H_L of each attention layer, first layer first.
     widths : float or sequence of float
-        Hidden widths N_0 … N_L: one number for all, or L + 1 numbers. A level of width ``inf`` does
-        not adapt: its order parameter is fixed at its prior mean σ²_ℓ (1 ⊗ U_{ℓ+1}).
+        Hidden widths N_1 … N_{L+1}, N_1 after the projection and N_{ℓ+1} after layer ℓ: one number
+        for all, or L + 1 numbers. A level of width ``inf`` does not adapt: its order parameter is
+        fixed at its prior mean σ²_ℓ (1 ⊗ U_{ℓ+1}).
     variances : float or sequence of float
         Prior variances σ²_0 (projection), σ²_1 … σ²_L (value weights), σ²_a (readout): one number
         for all, or L + 2 numbers.
@@ -96,7 +98,7 @@ class Network:
         if not heads:
             raise ValueError("heads must name at least one layer, for example heads=(2, 2)")
         layers = len(heads)
-        levels, level_names = layers + 1, "N_0 … N_L"
+        levels, level_names = layers + 1, "N_1 … N_{L+1}"
         factors, factor_names = layers + 2, "σ²_0, σ²_1 … σ²_L, σ²_a"
         if not isinstance(shared, bool | np.bool_):
             raise TypeError(f"shared must be True or False, not {shared!r}")
@@ -129,15 +131,17 @@ class Network:
             if below != above:
                 raise ValueError(
                     f"the skip connection of layer {layer} adds its input to its output, so that "
-                    f"widths N_{layer - 1} and N_{layer} must be equal, but are {below:g} and "
-                    f"{above:g}"
+                    f"widths N_{layer} and N_{layer + 1} must be equal, but are "
+                    f"{number(below)} and {number(above)}"
                 )
 
     def __repr__(self) -> str:
-        same = not self.shared and len(set(self.widths)) == 1  # there may be thousands
+        widths = f"({', '.join(map(number, self.widths))})"
+        if not self.shared and len(set(self.widths)) == 1:  # there may be thousands
+            widths = number(self.widths[0])
         fields = [
             f"heads={self.heads!r}",
-            f"widths={self.widths[0] if same else self.widths!r}",
+            f"widths={widths}",
             f"variances={self.variances!r}",
             f"outputs={self.outputs!r}",
             f"skips={self.skips!r}",
@@ -150,13 +154,13 @@ class Network:
         rows: dict[str, object]
         if not self.shared:
             fewest, most = min(self.widths), max(self.widths)
-            widths = f"{fewest:g}" if fewest == most else f"{fewest:g} to {most:g}"
+            widths = number(fewest) if fewest == most else f"{number(fewest)} to {number(most)}"
             rows = {"independent branches": f"{self.n_paths}", "widths N_1 … N_B": widths}
         else:
             rows = {
                 "heads of each layer": ", ".join(map(str, self.heads)),
                 "attention paths": f"{self.n_paths}",
-                "widths N_0 … N_L": ", ".join(f"{width:g}" for width in self.widths),
+                "widths N_1 … N_{L+1}": ", ".join(map(number, self.widths)),
             }
         rows |= {
             "prior variances": ", ".join(f"{variance:g}" for variance in self.variances),
@@ -321,11 +325,11 @@ class Network:
                 f"heads must name those of each of the {self.n_layers} layers, "
                 f"but has {len(layers)} entries"
             )
-        for number, (layer, count) in enumerate(zip(layers, self.heads), start=1):
+        for index, (layer, count) in enumerate(zip(layers, self.heads), start=1):
             if not layer or layer[0] < 1 or layer[-1] > count:
                 raise ValueError(
-                    f"layer {number} has heads 1 to {count}, of which at least one must stay, but "
-                    f"heads names {layer}"
+                    f"layer {index} has heads 1 to {count}, of which at least one must be kept, "
+                    f"but heads names {layer}"
                 )
         return layers
 

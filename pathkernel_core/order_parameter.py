@@ -22,16 +22,16 @@ def path_weights(values: Sequence[Array], readout: Array, skips: Skips = None) -
 
     Parameters
     ----------
-    values : sequence of L arrays, shape (H_ℓ, N_ℓ, N_{ℓ-1})
+    values : sequence of L arrays, shape (H_ℓ, N_{ℓ+1}, N_ℓ)
         Value weights of each layer, first layer first.
-    readout : array, shape (N_L,) or (C, N_L)
+    readout : array, shape (N_{L+1},) or (C, N_{L+1})
         Readout weights a.
     skips : optional
         Skip connections, as for :class:`Network`; their strengths have no effect here.
 
     Returns
     -------
-    array, shape (n·C, N_0)
+    array, shape (n·C, N_1)
         Rows in path order, output fastest.
     """
     if not values:
@@ -39,7 +39,7 @@ def path_weights(values: Sequence[Array], readout: Array, skips: Skips = None) -
     named = {f"values[{index}]": value for index, value in enumerate(values)}
     xp = array_namespace(readout=readout, **named)
     weights = readout[None, :] if readout.ndim == 1 else readout
-    weights = real_floating("readout", weights, ("C", "N_L"))
+    weights = real_floating("readout", weights, ("C", "N_{L+1}"))
     skips = skips_of_layers(skips, len(values))
     for index in reversed(range(len(values))):
         layer = real_floating(f"values[{index}]", values[index], ("H", weights.shape[1], "N"))
@@ -52,7 +52,7 @@ def path_weights(values: Sequence[Array], readout: Array, skips: Skips = None) -
 def order_parameter_from_weights(
     values: Sequence[Array], readout: Array, skips: Skips = None
 ) -> Array:
-    """Order parameter of a set of weights, U = W Wᵀ / N_0 (Eq. 13, 35), shape (n·C, n·C).
+    """Order parameter of a set of weights, U = W Wᵀ / N_1 (Eq. 13, 35), shape (n·C, n·C).
 
     Its posterior mean is the theory's U. Parameters as for :func:`path_weights`.
     """

@@ -42,7 +42,7 @@ class Result(Options, abc.ABC):
     command : str
         Name on the command line; by default the name.
     summary : str
-        One line for listings.
+        One line for listings and help that says what the command does: "Classify …".
     of_all_values : bool
         Whether it is computed once from all values of an option that a study sweeps, rather than
         for each of them.

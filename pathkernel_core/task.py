@@ -15,6 +15,7 @@ from pathkernel_core.backend import Array, to_host
 from pathkernel_core.contraction import Readout
 from pathkernel_core.options import Options
 from pathkernel_core.options import option as option
+from pathkernel_core.text import written
 
 KINDS = ("classes", "targets")
 """Kinds of labels: classes, scored by accuracy, or real targets, scored by squared error."""
@@ -194,7 +195,7 @@ class Task(Options, abc.ABC):
     name : str
         Lower-case words joined by hyphens, as typed on the command line.
     summary : str
-        One line for listings.
+        One line for listings and help that says what the command does: "Classify …".
     widths, temperatures : tuples of float
         Default grid.
     variances : float
@@ -207,7 +208,7 @@ class Task(Options, abc.ABC):
     >>> @dataclass(frozen=True)
     ... class Parity(pk.Task):
     ...     name = "parity"
-    ...     summary = "Parity of a few bits"
+    ...     summary = "Learn the parity of a few bits"
     ...     examples: int = pk.option(100, "training examples")
     ...     def realise(self, seed): ...
     >>> Parity(examples=10).options()
@@ -262,7 +263,7 @@ class Task(Options, abc.ABC):
     def label(self) -> str:
         """Name with the options that differ from their defaults, for titles."""
         changed = [
-            f"{entry.name} {getattr(self, entry.name)}".replace("_", " ")
+            f"{entry.name.replace('_', ' ')} {written(getattr(self, entry.name))}"
             for entry in dataclasses.fields(self)
             if getattr(self, entry.name) != entry.default
         ]

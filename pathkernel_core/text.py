@@ -1,8 +1,9 @@
-"""Text from files made safe to show."""
+"""Text from files made safe to show, and numbers as a reader would write them."""
 
 from __future__ import annotations
 
 import re
+from typing import Any
 
 _LONGEST_WORD, _LONGEST_TEXT = 200, 2000
 
@@ -35,3 +36,13 @@ def shortened(text: str) -> str:
     if len(text) > _LONGEST_TEXT:
         text = f"{text[: _LONGEST_TEXT - 500]} … {text[-500:]}"
     return text
+
+
+def written(value: Any) -> str:
+    """A value of an option as a reader would write it, such as 2 for 2.0."""
+    return number(value) if isinstance(value, float) else str(value)
+
+
+def number(value: float) -> str:
+    """A number as a reader would write it: whole ones without a point, 1000 and not 1e+03."""
+    return f"{value:.0f}" if float(value).is_integer() and abs(value) < 1e7 else f"{value:g}"

@@ -26,7 +26,7 @@ from pathkernel_datasets.identity import OTHER_DATA, differences, grid_of, ident
 from pathkernel_datasets.labelling import json_attribute
 from pathkernel_datasets.lock import check_writable, waiting_lock
 from pathkernel_datasets.prepared import array_library, prepare_data
-from pathkernel_datasets.study import POINT, Study, described, draw
+from pathkernel_datasets.study import POINT, SETTINGS, Study, described, draw
 from pathkernel_datasets.study_folder import (
     DESCRIPTION,
     OWN,
@@ -212,7 +212,8 @@ def _meaning(study: Study, name: str) -> str:
     """Description of an option of a study or of its task."""
     options = (*dataclasses.fields(study), *dataclasses.fields(study.task))
     (declared,) = (entry for entry in options if entry.name == name)
-    return declared.metadata.get("help") or described(name)
+    help_text = declared.metadata.get("help", "").partition("  [")[0].rstrip(".")
+    return help_text if help_text and name not in SETTINGS else described(name)
 
 
 def _take_over(path: Path, stored: xr.Dataset, name: str, undo: ExitStack) -> None:

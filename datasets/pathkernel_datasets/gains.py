@@ -90,11 +90,17 @@ def gains(dataset: xr.Dataset, temperature: float | str | None = None) -> xr.Dat
     seed_error = of_seeds.std("seed", ddof=int(seeds.size > 1), skipna=False) / seeds.size**0.5
     measure = measures_of(dataset)[0]
     described = {
-        measure.name: (_mean(finite), measure.long_name),
-        "gain": (_mean(gain), f"{measure.heading} less that of the Gaussian process limit"),
+        measure.name: (_mean(finite), f"{measure.long_name}, mean over seeds"),
+        "gain": (
+            _mean(gain),
+            f"{measure.heading} less that of the Gaussian process limit, mean over seeds",
+        ),
         "example_error": (example_error, "standard error of the gain over test examples"),
         "seed_error": (seed_error, "standard error of the gain over seeds"),
-        f"{measure.name}_gp": (_mean(limit), f"{measure.heading} in the Gaussian process limit"),
+        f"{measure.name}_gp": (
+            _mean(limit),
+            f"{measure.heading} in the Gaussian process limit, mean over seeds",
+        ),
         "temperature": (chosen, "temperature T of the width"),
         "temperature_gp": (chosen_gp, "temperature T of the Gaussian process limit"),
     }

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import xarray as xr
 
 from pathkernel_core.network import Network
+from pathkernel_core.text import number
 from pathkernel_datasets.prepared import PreparedData
-from pathkernel_datasets.selection import Selection, index_of, number
+from pathkernel_datasets.selection import Selection, index_of
 from pathkernel_datasets.study_folder import decimal
 
 

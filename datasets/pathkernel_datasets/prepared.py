@@ -153,8 +153,8 @@ def prepare_data(
         several = ",".join(map("{:g}".format, variances))
         raise ValueError(
             f"variances must be one number or {len(heads) + 2} numbers (of the projection, each "
-            f"layer and the readout), but has {len(variances)}; several values of one variance of "
-            f"all weights are variance, on the command line --variance {several}"
+            f"layer and the readout), but has {len(variances)}; several values of one "
+            f"prior variance of all weights are variance, on the command line --variance {several}"
         )
     network = Network(heads, max(study.widths), variances, outputs, study.skips)
     kernel = study.token_kernel or "linear"

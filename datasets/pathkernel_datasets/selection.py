@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from pathkernel_core.text import number
 from pathkernel_datasets.errors import NotInStudyError
 from pathkernel_datasets.measures import choices_of
 from pathkernel_datasets.quantities import STATUS_CODES
@@ -201,11 +202,6 @@ def count_test_examples(dataset: xr.Dataset, test_set: int) -> int:
     """Number of examples of a test set, by its index; shorter sets are filled up with NaN."""
     labels = dataset["test_label"].isel(test_set=test_set, output=0, missing_dims="ignore")
     return int(labels.count("example").max())
-
-
-def number(value: float) -> str:
-    """A width as a reader would write it: 1000, not 1e+03."""
-    return f"{value:.0f}" if float(value).is_integer() and abs(value) < 1e7 else f"{value:g}"
 
 
 def few(count: int, limit: int = 5) -> list[int]:

@@ -14,6 +14,7 @@ from pathkernel_core.errors import PathkernelError
 from pathkernel_core.network import Skips, skips_of_layers
 from pathkernel_core.options import Options, checked, declared_options, option, several_values
 from pathkernel_core.task import Blocks, Realisation, Task
+from pathkernel_core.text import written
 from pathkernel_datasets.errors import TaskError
 
 POINT = ("seed", "temperature", "width")
@@ -21,6 +22,8 @@ POINT = ("seed", "temperature", "width")
 
 SETTINGS = ("variance", "input_scale", "token_kernel")
 """Options of a study that may have several values, as those of its task may."""
+
+_NAMES = {"variance": "prior variance σ²"}  # of options that have another in the text
 
 OF_TASK = ("widths", "temperatures", "variances")
 """Options of a study whose default is the task's."""
@@ -95,8 +98,8 @@ class Study(Options):
         flags=("--seed", "--seeds"),
         metavar="S,S,…",
     )
-    backend: str = option("numpy", "Array library: numpy, jax, cupy or torch.")
-    dtype: str = option("float64", "Precision: float64 or float32.")
+    backend: str = option("numpy", "Array library.", metavar="[numpy|jax|cupy|torch]")
+    dtype: str = option("float64", "Precision.", metavar="[float64|float32]")
     variances: float | Sequence[float] | Any = option(
         None,
         "Prior variances of all weights: one number, or those of the projection, of each layer's "
@@ -107,7 +110,7 @@ class Study(Options):
     )
     variance: float | None = option(
         None,
-        "Prior variance of all weights; several values are an axis of the study.",
+        "Prior variance σ² of all weights; several values are an axis of the study.",
         type=float,
         above=0,
     )
@@ -220,7 +223,7 @@ class Study(Options):
 
 def described(name: str, value: Any = "") -> str:
     """An option and its value as a reader would write them."""
-    return f"{name.replace('_', ' ')} {value}".rstrip()
+    return f"{_NAMES.get(name, name.replace('_', ' '))} {written(value)}".rstrip()
 
 
 def _union(values: tuple, stored: tuple) -> tuple:

@@ -28,6 +28,7 @@ import xarray as xr
 
 from pathkernel_core.atomic import replacing
 from pathkernel_core.local_files import IRREGULAR, irregular_entries, is_damage, read_json
+from pathkernel_core.text import number
 from pathkernel_datasets.errors import StudyError
 from pathkernel_datasets.identity import core_of, grid_of
 from pathkernel_datasets.piece_files import SUFFIX, read_arrays
@@ -64,7 +65,9 @@ class Piece:
 
     def __str__(self) -> str:
         """The piece as a reader would write it."""
-        return f"seed {self.seed}, " + ("GP limit" if self.width is None else f"N = {self.width:g}")
+        return f"seed {self.seed}, " + (
+            "GP limit" if self.width is None else f"N = {number(self.width)}"
+        )
 
 
 def decimal(value: float) -> str:

@@ -165,7 +165,6 @@ def joined_template(
     joined = on_grid(first, longest).expand_dims({name: len(values)}).assign_coords({name: labels})
     joined.attrs = common | {
         "label": joined_label,
-        "title": first.attrs["title"].replace(label, joined_label, 1),
         SWEPT_OPTION: name,
         OF_EACH_VALUE: json.dumps(of_each_value),
         "study": text,

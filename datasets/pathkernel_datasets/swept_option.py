@@ -12,6 +12,7 @@ from typing import Any
 
 import xarray as xr
 
+from pathkernel_core.text import written
 from pathkernel_datasets.errors import NotInStudyError
 from pathkernel_datasets.labelling import drawable
 
@@ -21,7 +22,7 @@ SWEPT_OPTION, OF_EACH_VALUE = "swept_option", "of_each_value"
 
 def listed(values: Sequence[Any]) -> str:
     """Values as a reader would write them."""
-    *texts, last = map(str, values)
+    *texts, last = map(written, values)
     return f"{', '.join(texts)} and {last}" if len(texts) < 7 else f"{texts[0]} to {last}"
 
 

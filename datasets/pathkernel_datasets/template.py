@@ -113,7 +113,7 @@ def study_template(
         "schema_version": SCHEMA_VERSION,
         "references": _REFERENCE,
         "study": identity,
-        "title": f"Attention-path theory of {label}: {study.task.summary}",
+        "title": f"Attention-path theory of {study.task.name}",
         "task": study.task.name,
         "label": label,
         "analyses": [analysis.name for analysis in analyses],

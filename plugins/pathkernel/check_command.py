@@ -14,10 +14,10 @@ from pathkernel.tables_command import TablesCommand
 
 @click.command(cls=TablesCommand, params=[folder_argument])
 def check(folder: Path) -> None:
-    """Read the folder of a study, with its results, and name all damage.
+    """Name all damage in the folder of a study.
 
-    Exit status 1 if there is any. The command that computed the study, or the result, mends it when
-    it is run again.
+    Reads all files of the study and of its results. Exit status 1 if any is damaged. The command
+    that computed the study, or the result, mends it when it is run again.
     """
     from pathkernel_datasets.check import check as read_all
 
@@ -48,7 +48,8 @@ def check(folder: Path) -> None:
         raise SystemExit(1)
     say(
         f"Nothing is damaged: {checked.computed} of {checked.points} points are computed, "
-        f"{checked.arrays} arrays were read."
+        f"{checked.arrays} arrays were read.",
+        wrap=True,
     )
     if not checked.is_published:
         say(

@@ -37,10 +37,10 @@ from pathkernel_datasets.errors import StudyWarning
 )
 @click.pass_context
 def pathkernel(context: click.Context, traceback: bool, log_level: str) -> None:
-    """Statistical mechanics of attention paths in multi-head attention networks.
+    """Compute how a trained network of finite width combines its attention paths.
 
-    Computes, from data and fixed queries and keys, how a trained network of finite width combines
-    its attention paths, and what that gains over the infinite-width limit.
+    Statistical mechanics of multi-head attention networks: predictions of the trained network from
+    data and fixed queries and keys, and their gain over the infinite-width limit.
     """
     logger, handler = logging.getLogger("pathkernel"), _Stderr()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
@@ -66,12 +66,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     with warnings.catch_warnings():
         warnings.simplefilter("always", StudyWarning)
-        show = warnings.showwarning
-        warnings.showwarning = lambda message, category, *where: (
-            say(f"Warning: {message}", err=True)
-            if category is StudyWarning
-            else show(message, category, *where)
-        )
+        show, said = warnings.showwarning, set()
+
+        def show_once(message: Any, category: Any, *where: Any, **further: Any) -> None:
+            if category is not StudyWarning:
+                show(message, category, *where, **further)
+            elif str(message) not in said:
+                said.add(str(message))
+                say(f"Warning: {message}", err=True, wrap=True)
+
+        warnings.showwarning = show_once
         status = _run(arguments)
     try:
         sys.stdout.flush()
@@ -88,7 +92,7 @@ def _run(arguments: list[str]) -> int:
         for entry in plugins.loaded:
             if entry.error:
                 source = f"{entry.name} of {entry.distribution}"
-                say(f"Warning: plugin {source} is skipped: {entry.error}", err=True)
+                say(f"Warning: plugin {source} is skipped: {entry.error}", err=True, wrap=True)
         group = _with_commands(plugins)
         group.main(arguments, prog_name="pathkernel", standalone_mode=False, obj=plugins)
         sys.stdout.flush()

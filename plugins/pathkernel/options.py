@@ -23,6 +23,7 @@ from pathkernel_core.options import (
     option_type,
     takes_several,
 )
+from pathkernel_core.text import number
 
 _LONGEST_CHOICES = 60  # letters of choices in a placeholder
 _LONGEST_RANGE = 100_000
@@ -134,6 +135,10 @@ out_option = click.Option(
 """Option of commands that draw figures of a study."""
 
 
+all_option = click.Option(["--all", "details"], is_flag=True, help="Print all tables.")
+"""Option of commands that print the main tables of a study or a result."""
+
+
 def options_of(
     configured: type[Options],
     *,
@@ -192,7 +197,9 @@ def _option(entry: Field, several: bool, defaults: Mapping[str, Any]) -> click.O
     is_flag, text = option_type(entry) is bool, entry.metadata["help"]
     default = defaults.get(entry.name, entry.default)
     if isinstance(default, tuple):
-        default = ",".join("none" if n is None else f"{n:g}" for n in default)
+        default = ",".join("none" if n is None else number(n) for n in default)
+    elif isinstance(default, float):
+        default = number(default)
     notes = [bounds(entry)] if bounds(entry) else []
     if default is not None and not is_flag:
         notes.insert(0, f"default: {default}")

@@ -6,8 +6,9 @@ import contextlib
 import os
 import sys
 import tempfile
+import textwrap
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -54,38 +55,59 @@ def current_record() -> Record | None:
     return None if context is None else context.meta.get(_RECORD)
 
 
-def print_views(views: Iterable[Any], part: str = "", *, details: bool = True) -> None:
+def print_views(views: Iterable[Any], part: str = "", *, details: str = "") -> None:
     """Print or record tables and sentences about a part of a study.
 
-    Without ``details``, detail tables are only recorded, and a line names them.
+    Detail tables are only recorded if ``details`` names the command that prints them. A caption
+    that several tables share is printed below the first.
     """
     from pathkernel_views.console import stdout_console
     from pathkernel_views.table import Table
 
-    console, record, omitted = stdout_console(), current_record(), []
+    console, record, omitted, captions = stdout_console(), current_record(), 0, set()
     for view in views:
         if isinstance(view, str):
-            say(view)
+            say(view, wrap=True)
         elif isinstance(view, Table):
             if record is not None:
                 record.tables.append((part, view))
-            if view.detail and not details:
-                omitted.append(view.title)
+            if view.detail and details:
+                omitted += 1
             elif record is None or not record.silent:
-                console.print(view.as_rich(console.width), crop=False)
+                shown = replace(view, caption="") if view.caption in captions else view
+                console.print(shown.as_rich(console.width), crop=False)
+                captions.add(view.caption)
     if omitted:
-        say(f"More tables, with pathkernel show --all: {'; '.join(dict.fromkeys(omitted))}")
+        say(f"{omitted} more table{'s' * (omitted > 1)}: {details}")
 
 
-def say(line: str, *, err: bool = False) -> None:
-    """Print text to stdout or stderr without terminal control characters, or record it."""
+def say(line: str, *, err: bool = False, wrap: bool = False) -> None:
+    """Print text to stdout or stderr without terminal control characters, or record it.
+
+    With ``wrap``, for sentences, lines are as long as those of tables, and later ones indented.
+    """
     record = current_record()
     if record is not None and not err:
         record.lines.append(line)
         if record.silent:
             return
+    if wrap:
+        line = _wrapped(line)
     with contextlib.suppress(*(OSError,) if err else ()):
         click.echo(printable(line, keep="\n"), err=err)
+
+
+def _wrapped(text: str) -> str:
+    from pathkernel_views.console import stdout_console
+
+    # what is typed or opened stays whole: names with hyphens, and paths
+    wrapper = textwrap.TextWrapper(
+        stdout_console().width,
+        subsequent_indent="  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return "\n".join(map(wrapper.fill, text.split("\n")))
 
 
 def make_folder(option: str, folder: Path) -> Path:
@@ -123,13 +145,13 @@ def write_charts(
     from pathkernel_views.chart import NothingToPlot, save_charts
 
     try:
-        files = save_charts(charts, folder, lambda line: say(line, err=True), **settings)
+        files = save_charts(charts, folder, lambda line: say(line, err=True, wrap=True), **settings)
         if required and not files:
             raise NothingToPlot("nothing is drawn: there is no chart of these parts of the study")
     except Exception as error:
         if required:
             raise
-        say(f"Warning: no figures are written ({error}).", err=True)
+        say(f"Warning: no figures are written ({error}).", err=True, wrap=True)
     else:
         say(f"Figures: {folder.resolve()}")
 

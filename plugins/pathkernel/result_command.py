@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import click
 from pathkernel.jax_settings import prepare_jax
 from pathkernel.options import (
     Figures,
+    all_option,
     check_names,
     folder_argument,
     help_of,
@@ -33,11 +35,11 @@ from pathkernel_core.result import Result
 
 def result_command(result: type[Result]) -> click.Command:
     """Command that computes a result of a study, with the result's options."""
-    options = [*options_of(result), *options_of(Figures)]
+    options = [*options_of(result), *options_of(Figures), all_option]
     if not (has_out := _has_out(result)):
         options.append(out_option)
 
-    def callback(folder: Path, figures: bool, **values: Any) -> None:
+    def callback(folder: Path, figures: bool, details: bool, **values: Any) -> None:
         out = None if has_out else values.pop("out")
         try:
             configured = result(**values)
@@ -45,7 +47,7 @@ def result_command(result: type[Result]) -> click.Command:
             raise click.UsageError(str(error)) from None
         if out is not None:
             make_folder("--out", out)
-        _run(configured, folder, figures, out)
+        _run(configured, folder, figures, out, details)
 
     return TablesCommand(
         result.command,
@@ -58,7 +60,8 @@ def result_command(result: type[Result]) -> click.Command:
 
 def check_result_names(result: type[Result]) -> None:
     """Raise PluginError if an option of a result has the name of one of every result's command."""
-    further = ["folder"] if _has_out(result) else ["folder", *out_option.opts]
+    further = ["folder", all_option.name, *all_option.opts]
+    further += [] if _has_out(result) else out_option.opts
     check_names(result.command, result, Figures, further=further)
 
 
@@ -67,7 +70,7 @@ def _has_out(result: type[Result]) -> bool:
     return "out" in declared_options(result)
 
 
-def _run(result: Result, folder: Path, figures: bool, out: Path | None) -> None:
+def _run(result: Result, folder: Path, figures: bool, out: Path | None, details: bool) -> None:
     prepare_jax()
     from pathkernel_datasets.progress_bar import showing_progress
     from pathkernel_datasets.run_result import run_result
@@ -83,7 +86,8 @@ def _run(result: Result, folder: Path, figures: bool, out: Path | None) -> None:
     from pathkernel_views.chart import Chart
 
     views = list(views_of_values(result, study))
-    print_views(views, result.name, details=False)
+    command = shlex.join(["pathkernel", "show", str(folder), "--only", result.name, "--all"])
+    print_views(views, result.name, details="" if details else command)
     if not report.called:
         say("Nothing was left to compute: the result was complete.")
     charts = [view for view in views if isinstance(view, Chart) and not view.detail]

@@ -209,7 +209,8 @@ def _run_study(study: Study, running: Running) -> None:
         status = dataset["status"]
         say(
             f"Part {part[0]} of {part[1]} is computed; of all {status.size} grid points, "
-            f"{int((status != 0).sum())} are. Table and figures: pathkernel show {out}, and plot"
+            f"{int((status != 0).sum())} are. Table and figures: pathkernel show {out}, and plot",
+            wrap=True,
         )
         return
     from pathkernel_datasets.selection import Selections
@@ -225,6 +226,7 @@ def _run_study(study: Study, running: Running) -> None:
             f"Warning: {failed} grid points are not minimised to the tolerance; see the variables "
             "status and gradient_norm (docs/data.md).",
             err=True,
+            wrap=True,
         )
     if running.figures:
         write_charts(still_charts(selections), figure_folder(out))

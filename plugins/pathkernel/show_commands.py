@@ -6,12 +6,14 @@ import dataclasses
 import datetime
 import shlex
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
-from pathkernel.options import out_option
+from pathkernel.command_groups import Command
+from pathkernel.options import all_option, options_of, out_option
 from pathkernel.output import (
     current_record,
     figure_folder,
@@ -24,14 +26,12 @@ from pathkernel.selected_parts import SELECTION, STUDY, SelectedParts
 from pathkernel.study_file import study_command, study_toml
 from pathkernel.tables_command import TablesCommand
 from pathkernel_core.hooks import Plugins
+from pathkernel_core.options import Options, option
 
 
-@click.command(cls=TablesCommand, params=[*SELECTION])
+@click.command(cls=TablesCommand, params=[*SELECTION, all_option])
 @click.option(
     "--gains", is_flag=True, help="Print the gain of finite width over the infinite-width limit."
-)
-@click.option(
-    "--all", "details", is_flag=True, help="Print detail tables, too, such as S/N and gains."
 )
 @click.option(
     "--toml", is_flag=True, help="Print the study as a TOML file for pathkernel run FILE.toml."
@@ -55,40 +55,42 @@ def show(gains: bool, details: bool, toml: bool, **selection: Any) -> None:
         views = selected.views(part)
         if part == STUDY and not details and current_record() is None:  # details take a while
             views = study_summary(selected.study.dataset, selected.temperature)
-        print_views(views, part, details=details)
+        command = shlex.join(["pathkernel", "show", str(selected.folder), "--only", part, "--all"])
+        print_views(views, part, details="" if details else command)
     if STUDY in selected.parts and not selected.study.is_complete:
         say(
             "The study is in progress, or its run was interrupted: run the command again that "
-            "computes it."
+            "computes it.",
+            wrap=True,
         )
 
 
-@click.command(params=[*SELECTION, out_option])
+@dataclass(frozen=True)
+class _Drawing(Options):
+    """Options of the files of figures."""
+
+    formats: str = option(
+        "png,svg",
+        "File formats: png, svg, pdf, or several.",
+        flags=("--format",),
+        metavar="FORMAT,…",
+    )
+    dpi: float = option(
+        200.0, "Resolution of PNG files in dots per inch.", minimum=30, maximum=1200
+    )
+    width: float | None = option(
+        None,
+        "Width of every figure in inches, such as 3.4 for a paper's column; the font size stays "
+        "the same.  [default: as the figure needs]",
+        type=float,
+        minimum=1,
+        maximum=40,
+    )
+    title: bool = option(True, "Draw the titles of figures.")
+
+
+@click.command(cls=Command, params=[*SELECTION, out_option, *options_of(_Drawing)])
 @click.option("--all", "details", is_flag=True, help="Draw detail charts, too.")
-@click.option(
-    "--format",
-    "formats",
-    default="png,svg",
-    show_default=True,
-    metavar="FORMAT,…",
-    help="File formats: png, svg, pdf, or several.",
-)
-@click.option(
-    "--dpi",
-    type=click.FloatRange(30, 1200),
-    default=200,
-    show_default=True,
-    help="Resolution of PNG files in dots per inch.",
-)
-@click.option(
-    "--width",
-    type=click.FloatRange(1, 40),
-    help="Width of every figure in inches, such as 3.4 for a paper's column; the font size stays "
-    "the same.  [default: as the figure needs]",
-)
-@click.option(
-    "--title/--no-title", default=True, show_default=True, help="Whether figures have titles."
-)
 def plot(
     out: Path | None,
     details: bool,
@@ -120,7 +122,7 @@ def plot(
     write_charts(charts, folder, required=True, **settings)
 
 
-@click.command(params=[*SELECTION])
+@click.command(cls=Command, params=[*SELECTION])
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -164,7 +166,7 @@ def plugins(loaded: Plugins) -> None:
     from pathkernel_views.table import Table
 
     summaries = {
-        f"{kind} {name}": getattr(provided, "summary", None) or provided.get_short_help_str(60)
+        f"{kind} {name}": getattr(provided, "summary", None) or provided.get_short_help_str(80)
         for kind, table in loaded.tables()
         for name, provided in table.items()
     }
@@ -177,6 +179,9 @@ def plugins(loaded: Plugins) -> None:
         if entry.error:
             rows.append((entry.distribution, entry.name, "failed", entry.error))
     columns = ["distribution", "plugin", "provides", "summary"]
-    cells = {name: f"{{{name}}}" for name in columns}
     frame = pd.DataFrame(rows, columns=columns)
-    print_views([Table("plugins", "Plugins", frame, cells)], "plugins")
+    distributions, caption = frame["distribution"].unique(), ""
+    if len(distributions) == 1:  # no column that always says the same
+        columns, caption = columns[1:], f"All plugins are of {distributions[0]}."
+    cells = {name: f"{{{name}}}" for name in columns}
+    print_views([Table("plugins", "Plugins", frame, cells, caption)], "plugins")

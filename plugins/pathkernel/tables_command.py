@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from pathkernel.command_groups import Command
 from pathkernel.output import Record, make_folder, say, start_record
 
 OPTIONS = ("json", "csv")
@@ -19,7 +20,7 @@ VERSION = 1
 """Of the JSON document: raised when something is renamed or removed."""
 
 
-class TablesCommand(click.Command):
+class TablesCommand(Command):
     """Command whose tables can be had as JSON on stdout and as CSV files.
 
     Parameters

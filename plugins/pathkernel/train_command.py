@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pathkernel.command_groups import SuggestingGroup
+from pathkernel.command_groups import Command, SuggestingGroup
 from pathkernel.jax_settings import prepare_jax
 from pathkernel.options import help_of, options_of
 from pathkernel.output import INTERRUPTED, say
@@ -55,21 +55,22 @@ def _train(name: str, out: Path | None, **given: Any) -> None:
 
 
 train.add_command(
-    click.Command(
+    Command(
         "one-shot-images",
         callback=_train,
         params=[
             click.Option(
                 ["--preset", "name"],
-                metavar="NAME",
+                metavar=f"[{'|'.join(PRESETS)}]",
                 default=DEFAULT,
                 show_default=True,
-                help=f"Preset of sizes, epochs and regularisation: {', '.join(PRESETS)}.",
+                help="Preset of sizes, epochs and regularisation.",
             ),
             *options_of(Training, defaults=dict.fromkeys(OF_PRESETS, "the preset's")),
             click.Option(
                 ["--out"],
                 type=click.Path(path_type=Path),
+                metavar="DIR",
                 help="Folder of the training, new or to resume.  [default: "
                 "one-shot-images-L-H-N-G]",
             ),

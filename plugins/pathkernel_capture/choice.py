@@ -17,6 +17,7 @@ from pathkernel_core.network import Network, Skips
 from pathkernel_core.progress import Progress, Report
 from pathkernel_core.scalars import positive
 from pathkernel_core.solution import Solution
+from pathkernel_core.text import number
 from pathkernel_datasets.progress_bar import supervised
 
 WIDTHS = (10.0, 30.0, 100.0, 300.0, 1000.0)
@@ -140,7 +141,7 @@ def choose_network(
             start = None
             # from hot to cold, where each minimum lies near the one before
             for temperature in reversed(grid["temperature"]):
-                progress(Progress(len(rows), total, f"N = {width:g}, T = {temperature:g}"))
+                progress(Progress(len(rows), total, f"N = {number(width)}, T = {temperature:g}"))
                 start = minimise_from(problem, network, temperature, start)
                 if start is None or not start.status.ok:
                     start = None

@@ -41,7 +41,7 @@ class Rise(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class HeadChoice:
-    """Heads that can go, and the gains of those that stay.
+    """Heads that can go, and the gains of those kept.
 
     Attributes
     ----------

@@ -52,9 +52,9 @@ class HeadGame:
         return self.evaluator.evaluate(test, self.all_heads).shape[2]
 
     def lost_without(self, examples: str) -> xr.DataArray:
-        """Loss of every example without every single head, dims (draw, head, example).
+        """Loss of every example with one head off, dims (draw, head, example).
 
-        NaN for a head that must stay.
+        NaN for a head that must be kept.
         """
         present = np.concatenate(
             [self.all_heads, ~np.eye(self.players, dtype=bool)[self.removable]]

@@ -68,10 +68,10 @@ _MEANINGS = {
     "is_removed": (("order", "removed", "draw", "head"), "1 where the head is removed, else 0"),
     "lost": (
         ("test_set", "draw", "head"),
-        "mean loss when the head alone is removed, if it can be",
+        "loss with the head alone off, mean over examples, where it can be",
     ),
     "lost_error": (("test_set", "draw", "head"), "standard error of that loss over examples"),
-    "rank_correlation": ((*_ORDER, "draw"), "Spearman's ρ of scores with losses by single heads"),
+    "rank_correlation": ((*_ORDER, "draw"), "Spearman's ρ of scores with losses with one head off"),
     "rank_correlation_interval": ((*_ORDER, *_ENDS), f"{_SAMPLES} its mean over draws"),
     "layer_correlation": (
         (*_ORDER, "draw", "within_layer"),
@@ -79,14 +79,14 @@ _MEANINGS = {
     ),
     "correlation_difference": (_ORDER, "rank correlation less the first order's, mean over draws"),
     "correlation_difference_interval": ((*_ORDER, *_ENDS), f"{_SAMPLES} that difference"),
-    "measured": ((*_ORDER, *_REMOVED, "draw"), "mean over test examples without these heads"),
+    "measured": ((*_ORDER, *_REMOVED, "draw"), "mean over test examples with these heads off"),
     "measured_error": ((*_ORDER, *_REMOVED), "standard error of its mean over draws"),
     "change_error": ((*_ORDER, *_REMOVED), "standard error of its change from the whole network"),
     "difference": ((*_ORDER, *_REMOVED, "reference"), "mean over draws less the reference's"),
     "difference_interval": ((*_ORDER, *_REMOVED, "reference", "bound"), f"{_SAMPLES} that"),
     "random_measured": (
         ("test_set", "random_order", *_REMOVED, "draw"),
-        "mean over test examples without the first heads of an order drawn at random",
+        "mean over test examples with the first heads of a random order off",
     ),
     "random_as_good": ((*_ORDER, *_REMOVED, "draw"), "share of random orders at least as good"),
     "best_measured": (

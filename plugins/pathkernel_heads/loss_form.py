@@ -53,7 +53,7 @@ class LossForm:
     temperature: float
 
     def rises(self) -> np.ndarray:
-        """Rise of the loss when a single head is switched off, −m g + ½ m² G_hh, (H,)."""
+        """Rise of the loss with one head off, −m g + ½ m² G_hh, (H,)."""
         return -self.gains * self.gradient + 0.5 * self.gains**2 * np.diag(self.form)
 
     def rise(self, removed: np.ndarray) -> float:

@@ -110,7 +110,7 @@ def refitted_order(name: str) -> str:
 def correlate_scores(
     game: HeadGame, scores: xr.DataArray, lost: xr.DataArray, bootstrap: Bootstrap
 ) -> xr.Dataset:
-    """Rank correlations of scores with the losses by single heads, and their intervals.
+    """Rank correlations of scores with the losses with one head off, and their intervals.
 
     Parameters
     ----------

@@ -12,10 +12,11 @@ import pandas as pd
 import xarray as xr
 
 from pathkernel_core.heads import every_head, head_label
+from pathkernel_heads.measuring import refitted_order
 from pathkernel_heads.orders import RANDOM, orders_of, removed_sets
 from pathkernel_heads.scores import kind_of
 from pathkernel_views.chart import Chart
-from pathkernel_views.table import Table, frame_of
+from pathkernel_views.table import Table, frame_of, labelled_frame
 
 if TYPE_CHECKING:
     import altair as alt
@@ -28,7 +29,8 @@ _NEEDS = {
     "weights": "with the weights alone",
     "examples": "with the network and labelled examples",
 }
-_COLUMNS = 6  # scores in a table
+_COLUMNS = 5  # scores in a table
+_COUNTS = 5  # numbers of heads off in the summary, which fits 80 columns
 _WITH_ERRORS = 24  # largest number of heads that have error bars
 _BEST, _RANDOM_SERIES = "best set of all", "random, 95 %"
 
@@ -37,6 +39,8 @@ def order_views(
     result: xr.Dataset, orders: Sequence[str] | None = None
 ) -> Iterator[Table | Chart | str]:
     """Views of the values as heads are removed, of orders, single heads and correlations.
+
+    The first table sums up all orders; the others are in detail.
 
     Parameters
     ----------
@@ -49,25 +53,26 @@ def order_views(
     scored = [name for name in names if mean["score"].sel(order=name).notnull().any()]
     yield from _warnings(mean)
     for number, name in enumerate(result["test_set"].values):
-        part, detail = mean.sel(test_set=name), number > 0
-        for quantity in result["quantity"].values:
-            yield _removal_table(part.sel(quantity=quantity), detail)
-        if not detail:
+        part, is_first = mean.sel(test_set=name), number == 0
+        if is_first:
+            yield _summary(part)
+            yield _advice(part)
             main = orders or _charted(names, _CHARTED, 4)
             yield _removal_chart(mean, "removed", main)
             yield _removal_chart(mean, "removed_all", names)
-            yield _advice(part)
-            if result.sizes["draw"] == 1:
-                yield _order_table(result)
+        for quantity in result["quantity"].values:
+            yield _removal_table(part.sel(quantity=quantity))
+        if is_first and result.sizes["draw"] == 1:
+            yield _order_table(result)
         for start in range(0, len(scored), _COLUMNS):
-            yield _head_table(part, scored[start : start + _COLUMNS], detail or start > 0)
-        if not detail:
+            yield _head_table(part, scored[start : start + _COLUMNS])
+        if is_first:
             main = [
                 order for order in orders or _charted(scored, _CHARTED_SCORES, 6) if order in scored
             ]
             yield _head_chart(part, "single_heads", main)
             yield _head_chart(part, "single_heads_all", scored)
-        yield from _correlation_tables(result.sel(test_set=[name], order=scored), detail)
+        yield from _correlation_tables(result.sel(test_set=[name], order=scored))
     for quantity in result["quantity"].values:
         yield from _difference_tables(mean.sel(quantity=quantity))
 
@@ -83,18 +88,79 @@ def _setting(part: xr.Dataset) -> str:
 
 
 def _warnings(mean: xr.Dataset) -> Iterator[str]:
-    """A warning for every test set on which orders cannot be told apart."""
+    """A warning that names the test sets on which orders cannot be told apart."""
     unpruned = mean[["measured", "measured_error"]].isel(order=0, removed=0, quantity=0)
+    poor = []
     for name in mean["test_set"].values if "chance" in mean.attrs else ():
         accuracy, error = (float(values) for values in unpruned.sel(test_set=name).values())
         if accuracy < mean.attrs["chance"] + 3 * error:
-            yield (
-                f"Warning: on {name} the whole network is no better than chance ({accuracy:.1%} ± "
-                f"{error:.1%}), so that no order can be told from another."
-            )
+            poor.append(f"{name} ({accuracy:.1%} ± {error:.1%})")
+    if poor:
+        yield (
+            f"Warning: the whole network is no better than chance on {', '.join(poor)}, so that no "
+            "order can be told from another there."
+        )
 
 
-def _removal_table(part: xr.Dataset, detail: bool) -> Table:
+def _lost(part: xr.Dataset) -> str:
+    """Name of what the first quantity loses: "accuracy lost", or "rise of the loss"."""
+    quantity = part["quantity"].values[0]
+    is_gain = int(part["better"].values[0]) > 0
+    return f"{quantity} lost" if is_gain else f"rise of the {quantity}"
+
+
+def _average_lost(part: xr.Dataset) -> xr.DataArray:
+    """Loss in the first quantity, averaged over the numbers of heads that are off, (order,)."""
+    part = part.isel(quantity=0)
+    change = part["measured"].isel(removed=0) - part["measured"].isel(removed=slice(1, None))
+    return int(part["better"]) * change.mean("removed")
+
+
+def _summary(part: xr.Dataset) -> Table:
+    """The first quantity in every order, for some numbers of heads off, on one screen."""
+    names, average, first = orders_of(part), _average_lost(part), part.isel(quantity=0)
+    refits = {name: refitted_order(name) for name in names if refitted_order(name) in names}
+    shown = [name for name in names if name not in refits.values()]
+    counts = part["removed"].values[1:]
+    evenly = np.linspace(0, len(counts) - 1, min(len(counts), _COUNTS)).round().astype(int)
+    counts = counts[np.unique(evenly)]
+    data = first[["measured", "rank_correlation"]].sel(order=[*shown, RANDOM], removed=counts)
+    data["average"] = average.sel(order=data["order"])
+    if refits:
+        of_refits = [refits.get(str(name), str(name)) for name in data["order"].values]
+        refitted = average.sel(order=of_refits).values
+        data["refitted"] = ("order", np.where(data["order"] == RANDOM, np.nan, refitted))
+    frames = [frame_of(data)]
+    if "best_measured" in first:
+        best = frame_of(first["best_measured"].sel(removed=counts).rename("measured"))
+        frames.append(best.assign(order=_BEST).dropna(subset=["measured"]))
+    frame = pd.concat(frames)
+    frame["is_order"] = frame["order"].isin(shown)
+    rise = "lost" if int(first["better"]) > 0 else "rise"
+    labels = {
+        "average": f"{_lost(part)}, averaged over the numbers of heads off",
+        "refitted": "the same with refitted gains",
+    }
+    cells = {"heads off:\norder": "{order}", "removed": "", f"average\n{rise}": "{average:.3f}"}
+    cells |= {"average,\nrefitted": "{refitted:.3f}"} if refits else {}
+    quantity, whole = first["quantity"].item(), first["measured"].isel(order=0, removed=0).item()
+    gains = "; refitted: the same with gains fitted to validation examples" * bool(refits)
+    return Table(
+        "summary",
+        _capitalised(f"{quantity} on {part['test_set'].item()} in every order of removal"),
+        labelled_frame(frame, labels),
+        cells | {"ρ": "{rank_correlation:+.2f}"},
+        f"On {_setting(part)}, heads of lowest score off first; {whole:.3f} with all heads, "
+        f"standard errors at most {float(first['measured_error'].max()):.3f}. average {rise}: "
+        f"{_lost(part)}, averaged over all numbers of heads off{gains}. ρ: rank correlation of "
+        f"scores with the {_lost(part)} with one head off. random: mean of "
+        f"{part.sizes['random_order']} orders. {_BEST}: chosen on the same examples, where known.",
+        across=("removed", "{measured:.3f}"),
+        lines="is_order",
+    )
+
+
+def _removal_table(part: xr.Dataset) -> Table:
     """Values of one quantity on one test set in every order."""
     ends = part["random_measured"].quantile([0.025, 0.975], "random_order")
     ends = ends.rename(quantile="order").assign_coords(order=["random, 2.5 %", "random, 97.5 %"])
@@ -119,7 +185,7 @@ def _removal_table(part: xr.Dataset, detail: bool) -> Table:
         f"as good. The {_BEST}, where it is known, is chosen on the same examples.",
         across=("removed", "{measured:.3f} ({random_as_good:.0%})"),
         lines="is_random",
-        detail=detail,
+        detail=True,
     )
 
 
@@ -167,57 +233,55 @@ def _draw_removal(mean: xr.Dataset, orders: Sequence[str]) -> alt.TopLevelMixin:
 
 
 def _advice(part: xr.Dataset) -> str:
-    """A sentence on the orders of the smallest mean loss, by the needs of their scores."""
-    part = part.isel(quantity=0)
-    change = part["measured"].isel(removed=0) - part["measured"].isel(removed=slice(1, None))
-    lost = int(part["better"]) * change.mean("removed")
-    best = []
+    """A sentence on the orders of the smallest average loss, by the needs of their scores."""
+    lost, best = _average_lost(part), []
     for need, group in lost.sel(order=orders_of(part)).groupby("needs"):
         names = group["order"].values[np.isclose(group, group.min(), atol=1e-9)]
         best.append(f"{' = '.join(map(str, names))} ({float(group.min()):.3f}) {_NEEDS[str(need)]}")
     return (
-        f"Least {part['quantity'].item()} lost on {part['test_set'].item()}, mean over the numbers "
-        f"of heads removed: {', '.join(best)}; {float(lost.sel(order=RANDOM)):.3f} at random."
+        f"Smallest average {_lost(part)} on {part['test_set'].item()}: {', '.join(best)}; "
+        f"{float(lost.sel(order=RANDOM)):.3f} at random."
     )
 
 
 def _order_table(result: xr.Dataset) -> Table:
-    """Heads in the order of their removal, and those that stay."""
+    """Heads in the order of their removal, and those that are kept."""
     rows = []
     for name in orders_of(result):
         steps = removed_sets(result, name)[1:]
         nested = all({*smaller} <= {*larger} for smaller, larger in itertools.pairwise(steps))
         sets = [" ".join(map(head_label, step)) for step in (steps[-1:] if nested else steps)]
-        stay = {*every_head(result.attrs["heads_per_layer"])} - {*steps[-1]}
-        stay = " ".join(map(head_label, sorted(stay)))
-        rows.append({"order": name, "removed": "; ".join(sets), "stay": stay})
+        kept = {*every_head(result.attrs["heads_per_layer"])} - {*steps[-1]}
+        kept = " ".join(map(head_label, sorted(kept)))
+        rows.append({"order": name, "removed": "; ".join(sets), "kept": kept})
     return Table(
         "orders",
         "Orders of removal",
         pd.DataFrame(rows),
-        {"order": "{order}", "heads removed": "{removed}", "heads that stay": "{stay}"},
+        {"order": "{order}", "heads removed": "{removed}", "heads kept": "{kept}"},
         "Heads as layer-head, those of equal scores by layer and number. Semicolons divide sets "
         "that do not contain one another.",
+        detail=True,
     )
 
 
 def _heads(part: xr.Dataset, orders: Sequence[str]) -> pd.DataFrame:
-    """Losses without the heads that can be removed alone, and their scores."""
+    """Losses with each head off that can be removed alone, and their scores."""
     names = ["lost", "lost_error", "score", "rank_correlation"]
     return frame_of(part[names].sel(order=list(orders))).dropna(subset=["lost"])
 
 
-def _head_table(part: xr.Dataset, orders: Sequence[str], detail: bool) -> Table:
-    """Losses without single heads on a test set, and some scores."""
+def _head_table(part: xr.Dataset, orders: Sequence[str]) -> Table:
+    """Losses with one head off on a test set, and some scores."""
+    lost = _lost(part)
     return Table(
         "single_heads",
-        f"{part['quantity'].values[0]} lost on {part['test_set'].item()} without a single head, "
-        "and scores",
+        _capitalised(f"{lost} on {part['test_set'].item()} with one head off, and scores"),
         _heads(part, orders),
-        {"head": "{head}", "lost": "{lost:.4f} ± {lost_error:.4f}"},
+        {"head": "{head}", lost: "{lost:.4f} ± {lost_error:.4f}"},
         f"Heads as layer-head. ±: standard error over {_setting(part)}.",
         across=("order", "{score:.3g}"),
-        detail=detail,
+        detail=True,
     )
 
 
@@ -260,14 +324,15 @@ def _draw_heads(part: xr.Dataset, orders: Sequence[str]) -> alt.TopLevelMixin:
     )
 
 
-def _correlation_tables(result: xr.Dataset, detail: bool) -> Iterator[Table]:
+def _correlation_tables(result: xr.Dataset) -> Iterator[Table]:
     """Rank correlations of scores with losses, less the first order's, and by layer."""
     heads = int(result["lost"].isel(draw=0).notnull().sum())
     correlation = result["rank_correlation"]
     data = result.mean("draw", keep_attrs=True).assign(
         lowest=correlation.min("draw"), highest=correlation.max("draw")
     )
-    title = "Rank correlation ρ of scores with the loss by single heads"
+    title = f"Rank correlation ρ of scores with the {_lost(result)} with one head off"
+    title += f" on {result['test_set'].item()}"
     chance = 1.96 / np.sqrt(heads - 1)
     for name, text, bounds in (
         ("rank_correlation", title, ["lowest", "highest"]),
@@ -284,11 +349,11 @@ def _correlation_tables(result: xr.Dataset, detail: bool) -> Iterator[Table]:
             f"cases; on {_setting(result)}. Brackets: central 95 % of "
             f"{result.attrs['resamples']} bootstrap resamples of the examples, or of the heads.",
             across=("resampled", f"[{{{name}_lower:+.2f}}, {{{name}_upper:+.2f}}]"),
-            detail=detail or not bounds,
+            detail=True,
         )
     yield Table(
         "layer_correlations",
-        f"{title} of every layer",
+        f"{title}, by layer",
         frame_of(data["layer_correlation"]),
         {"score": "{order}"},
         f"Spearman's, on {_setting(result)}.",

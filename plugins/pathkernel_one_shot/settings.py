@@ -14,7 +14,7 @@ _PATHS = 4096  # the values of more take gigabytes in a step
 
 @dataclass(frozen=True)
 class Training(Options):
-    """Train on one-shot image classification in context, paper section 4.2.
+    """Train on one-shot classification (paper, section 4.2).
 
     All weights are trained on episodes of Omniglot's training characters. The folder gets the
     network with the best accuracy on the validation characters, the latest state, and the learning

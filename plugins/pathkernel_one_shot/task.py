@@ -33,7 +33,7 @@ class OneShotImages(Task):
     """
 
     name: ClassVar[str] = "one-shot-images"
-    summary: ClassVar[str] = "One-shot image classification in context, paper section 4.2"
+    summary: ClassVar[str] = "Classify images from one example (paper, section 4.2)"
     widths: ClassVar[tuple[float, ...]] = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
     temperatures: ClassVar[tuple[float, ...]] = (
         *(0.01, 0.025, 0.05, 0.075, 0.1),
@@ -42,21 +42,23 @@ class OneShotImages(Task):
 
     heads: str = option(
         "trained:2-4-512-128",
-        f"bundled trained network, one of {', '.join(bundled_digests())}; file of trained heads "
-        "(.safetensors or .npz); or random, for Gaussian heads, which classify at chance",
+        f"Bundled trained network, one of {', '.join(bundled_digests())}; file of trained heads "
+        "(.safetensors or .npz); or random, for Gaussian heads, which classify at chance.",
     )
-    layers: int = option(2, "attention layers of random heads", minimum=1)
-    heads_per_layer: int = option(4, "random heads of each layer", minimum=1)
-    qk_width: int = option(128, "width of queries and keys of random heads", minimum=1)
-    examples: int = option(600, "training episodes, half of each label", minimum=2, even=True)
+    layers: int = option(2, "Number of attention layers of random heads.", minimum=1)
+    heads_per_layer: int = option(4, "Number of random heads of each layer.", minimum=1)
+    qk_width: int = option(128, "Width of queries and keys of random heads.", minimum=1)
+    examples: int = option(
+        600, "Number of training episodes, half of each label.", minimum=2, even=True
+    )
     test_examples: int = option(
         1000,
-        "episodes of each test set and of the validation set, half of each label",
+        "Number of episodes of each test set and of the validation set, half of each label.",
         minimum=2,
         even=True,
     )
     label_seed: int = option(
-        0, "seed of the label vectors, where the file of heads has none", minimum=0
+        0, "Seed of the label vectors, where the file of heads has none.", minimum=0
     )
 
     def __post_init__(self):

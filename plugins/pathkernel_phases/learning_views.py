@@ -109,8 +109,8 @@ def errors_table(curves: xr.Dataset, temperature: float) -> Table:
             "squared error": "{error:.3f}",
             "average case": "{average_case_error:.3f}",
         },
-        "Medians over the seeds. Average case: expected error over draws of the training examples "
-        "at the same U.",
+        "Medians over the seeds. " * (curves.sizes["seed"] > 1)
+        + "Average case: expected error over draws of the training examples at the same U.",
         lines="network",
     )
 

@@ -20,7 +20,7 @@ AXES = ("variance", "input_scale", "temperature", "width")
 
 @dataclass(frozen=True)
 class Phases(Result):
-    """Where a network uses its paths, where it falls silent, and where it may do either.
+    """Map where a network uses its paths, where it falls silent, and where it may do either.
 
     At every point of the study: the lowest minimum, its softest eigenvalue, and the trace of U
     relative to the Gaussian process limit. Between them, as curves over the axis and the one of
@@ -54,7 +54,7 @@ class Phases(Result):
 
 @dataclass(frozen=True)
 class LearningCurves(Result):
-    """Errors against the number of training examples, with the average-case theory.
+    """Compare errors against the number of training examples with the average-case theory.
 
     NAME is the folder of a study that sweeps ``examples``; the result goes into
     NAME/learning-curves.zarr. The average case follows from the spectrum of the kernel,

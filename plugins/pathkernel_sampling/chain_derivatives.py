@@ -3,7 +3,7 @@
 Compiled once for all networks of the same levels. Parameters of both functions:
 
 levels : tuple of L + 1 levels, from :func:`pathkernel_core.coordinates.chain_levels`
-scales, widths : arrays, shape (L + 1,), σ_1 … σ_a and N_0 … N_L
+scales, widths : arrays, shape (L + 1,), σ_1 … σ_a and N_1 … N_{L+1}
 x : array, shape (D,)
 slope : array, shape (p,), derivatives of the energy with respect to U_1's lower triangle
 directions : array, shape (D, D), one direction per column

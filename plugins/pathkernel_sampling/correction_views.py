@@ -107,7 +107,7 @@ def next_order_table(corrections: Mapping[Point, xr.Dataset]) -> Table:
 
 
 def entries_table(corrections: Mapping[Point, xr.Dataset]) -> Table:
-    """Table of entries of U at the saddle and to next order, a printed column per width."""
+    """Table of entries of U at the saddle and to next order, a printed column per point."""
     frames = []
     for point, correction in corrections.items():
         saddle = distinct_entries(correction["order_parameter"])
@@ -119,11 +119,11 @@ def entries_table(corrections: Mapping[Point, xr.Dataset]) -> Table:
     left_out = f" The {ROWS} largest of {len(sizes)} are shown." if len(sizes) > ROWS else ""
     return Table(
         "order_parameter",
-        "Order parameter U at widths N, saddle → next order",
+        "Order parameter U, saddle → next order",
         described(frame[frame["entry"].isin(sizes.nlargest(ROWS).index)]),
-        {"T": "{temperature}", "seed": "{seed}", "entry": "{entry}"},
+        {"seed": "{seed}", "entry": "{entry}"},
         f"Entries are named by their two paths.{left_out}",
-        across=("width", "{saddle:.3g} → {next_order:.3g}"),
+        across=("N = {width}\nT = {temperature}", "{saddle:#.3g} → {next_order:#.3g}"),
     )
 
 

@@ -27,6 +27,7 @@ from pathkernel_core.coordinates import ChainCoordinates, check_shared
 from pathkernel_core.errors import PrecisionError
 from pathkernel_core.network import Network
 from pathkernel_core.solution import Prediction, Solution, Status
+from pathkernel_core.text import number
 from pathkernel_sampling.chain_derivatives import derivatives, derivatives_along
 from pathkernel_sampling.energy_derivatives import EnergyDerivatives
 
@@ -245,13 +246,13 @@ def _check(solution: Solution) -> None:
     check_shared(network)
     if math.isinf(network.widths[0]):
         raise ValueError(
-            "width N_0 is infinite, so that U has no density to expand; use a "
+            "width N_1 is infinite, so that U has no density to expand; use a "
             "large width, such as 1e6"
         )
-    for number, (width, size) in enumerate(zip(network.widths, network.sizes)):
+    for level, (width, size) in enumerate(zip(network.widths, network.sizes), start=1):
         if width < size:
             raise ValueError(
-                f"width N_{number} = {width:g} is smaller than the size {size} of its order "
+                f"width N_{level} = {number(width)} is smaller than the size {size} of its order "
                 "parameter, which is singular then: there is no expansion around a saddle. Use a "
                 f"width of at least {size}, or sample the posterior"
             )

@@ -27,6 +27,7 @@ from pathkernel_core.network import Network
 from pathkernel_core.order_parameter import path_weights
 from pathkernel_core.sampler import Model
 from pathkernel_core.scalars import positive
+from pathkernel_core.text import number
 from pathkernel_sampling.likelihood import Likelihood, NewExamples, pytree
 
 
@@ -63,17 +64,17 @@ class _StandardNormal:
 class OrderParameterModel(_FactorModel):
     """All weights integrated: the Wishart hierarchy of the order parameters.
 
-    From the readout down, U_ℓ given U_{ℓ+1} is Wishart with N_{ℓ-1} degrees of freedom and mean
+    From the readout down, U_ℓ given U_{ℓ+1} is Wishart with N_ℓ degrees of freedom and mean
     σ²_ℓ (1 ⊗ U_{ℓ+1}), exactly at every width. Its factor is
 
-        F_ℓ = σ_ℓ (1 ⊗ F_{ℓ+1}) A_ℓ / √N_{ℓ-1}
+        F_ℓ = σ_ℓ (1 ⊗ F_{ℓ+1}) A_ℓ / √N_ℓ
 
-    with Bartlett's A_ℓ, lower trapezoidal: A_jj = √χ²_{N_{ℓ-1} − j} (j from 0), standard normal
+    with Bartlett's A_ℓ, lower trapezoidal: A_jj = √χ²_{N_ℓ − j} (j from 0), standard normal
     below the diagonal. A width smaller than the matrix makes U_ℓ singular, and A_ℓ a tall matrix.
-    A skip connection repeats F_{ℓ+1}: the first rows of A_ℓ are √N_{ℓ-1}/σ_ℓ times the identity.
+    A skip connection repeats F_{ℓ+1}: the first rows of A_ℓ are √N_ℓ/σ_ℓ times the identity.
 
     The parameters are, of each level, the readout's first, row by row, A_ij and √(2k) ln(A_jj/√k)
-    with k = N_{ℓ-1} − j, so that all of them have a prior of about unit variance.
+    with k = N_ℓ − j, so that all of them have a prior of about unit variance.
 
     Widths and variances are data of compiled code: it serves all widths that leave no U_ℓ singular.
 
@@ -99,7 +100,7 @@ class OrderParameterModel(_FactorModel):
         normaliser -= 0.5 * math.log(2 * math.pi) * np.sum(degrees == 0)
         rates = np.zeros_like(degrees)
         rates[degrees > 0] = 1 / np.sqrt(2 * k)
-        # σ_ℓ/√N_{ℓ-1} of all levels are numbers, and multiply the readout's factor alone
+        # σ_ℓ/√N_ℓ of all levels are numbers, and multiply the readout's factor alone
         variances = math.prod(network.order_parameter_variances) / math.prod(network.widths)
         # k, and 1/√(2k), where a parameter is on the diagonal, 0 below it
         self.degrees, self.rates = jnp.asarray(degrees), jnp.asarray(rates)
@@ -164,7 +165,7 @@ def position_at(network: Network, factors: Sequence[np.ndarray]) -> np.ndarray |
     position = np.empty(coordinates.size)
     for width, factor, level in zip(network.widths, relative, _levels(network)):
         entries = position[level.part]
-        entries[:] = math.sqrt(width) * factor[level.free]  # A_ℓ = √N_{ℓ-1} X_ℓ
+        entries[:] = math.sqrt(width) * factor[level.free]  # A_ℓ = √N_ℓ X_ℓ
         k = width - np.nonzero(level.free)[1][level.diagonal]
         entries[level.diagonal] = np.sqrt(2 * k) * np.log(entries[level.diagonal] / np.sqrt(k))
     return position
@@ -188,8 +189,8 @@ def _levels(network: Network) -> tuple[Level, ...]:
 class CollapsedModel(_StandardNormal, _FactorModel):
     """The projection V⁰ integrated: Y ~ Normal(0, K(U(W)) + T1) with U of the weights by Eq. 13.
 
-    The parameters are the value weights of each layer, (H_ℓ, N_ℓ, N_{ℓ-1}), the first layer first,
-    then the readout (C, N_L), all divided by their prior deviation.
+    The parameters are the value weights of each layer, (H_ℓ, N_{ℓ+1}, N_ℓ), the first layer first,
+    then the readout (C, N_{L+1}), all divided by their prior deviation.
 
     Parameters
     ----------
@@ -336,7 +337,7 @@ def build_model(
                 "widths must be finite to be sampled, but has inf; use a large one, such as 1e6"
             )
         if width % 1 and (width < size or name != OrderParameterModel.name):
-            raise ValueError(f"widths must be whole numbers to be sampled, but has {width:g}")
+            raise ValueError(f"widths must be whole numbers to be sampled, but has {number(width)}")
     likelihood = Likelihood(problem, network, temperature)
     if name == WeightsModel.name:
         return WeightsModel(xi, labels.reshape(len(xi), -1), network, temperature)

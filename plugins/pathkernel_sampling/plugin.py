@@ -38,9 +38,9 @@ class PosteriorSampler:
 def pathkernel_samplers() -> list[Sampler]:
     """Return three samplers of one posterior, fastest first."""
     return [
-        PosteriorSampler("order-parameter", "all weights integrated; draws order parameters"),
-        PosteriorSampler("collapsed", "projection integrated; draws value and readout weights"),
-        PosteriorSampler("weights", "nothing integrated; draws all weights, the reference"),
+        PosteriorSampler("order-parameter", "Draw order parameters, all weights integrated"),
+        PosteriorSampler("collapsed", "Draw value and readout weights, the projection integrated"),
+        PosteriorSampler("weights", "Draw all weights, as a reference"),
     ]
 
 

@@ -20,6 +20,7 @@ from pathkernel_core.hooks import UnknownNameError, unknown_name
 from pathkernel_core.options import option
 from pathkernel_core.progress import Progress, Report
 from pathkernel_core.result import Result
+from pathkernel_core.text import number
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -45,19 +46,22 @@ class _AtPoints(Result):
 
     widths: tuple[float, ...] | None = option(
         None,
-        "Widths N of the study, separated by commas.",
+        "Widths N, among the study's.",
         type=tuple,
         flags=("--width", "--widths"),
         required=True,
     )
     temperature: float | None = option(
         None,
-        "Temperature T of the study; by default the one that pathkernel show chooses.",
+        "Temperature T of the study.  [default: the one that pathkernel show chooses]",
         type=float,
     )
-    seed: int | None = option(None, "Seed of the study; by default its first.", type=int)
+    seed: int | None = option(None, "Seed of the study.  [default: its first]", type=int)
     scheduler: str | None = option(
-        None, "Address tcp://HOST:PORT of a Dask scheduler whose workers compute.", type=str
+        None,
+        "Dask scheduler whose workers compute, tcp://HOST:PORT.",
+        type=str,
+        metavar="ADDRESS",
     )
 
     def points(self, study: StoredStudy) -> list[Point]:
@@ -71,7 +75,11 @@ class _AtPoints(Result):
             If the study lacks one.
         """
         if not self.widths:
-            raise ValueError("widths must name at least one width of the study")
+            known = ", ".join(map(number, study.dataset["width"].values))
+            raise ValueError(
+                f"widths must name at least one width of the study, which has {known} (on the "
+                "command line by --widths)"
+            )
         widths = dict.fromkeys(self.widths)  # without repetitions
         return [study.point(width, self.temperature, self.seed) for width in widths]
 
@@ -107,7 +115,9 @@ class Samples(_AtPoints):
     summary = "Sample the exact posterior at points of a study"
 
     sampler: str = option(
-        "order-parameter", "Sampler: order-parameter, collapsed, weights, or that of a plugin."
+        "order-parameter",
+        "Sampler: order-parameter, collapsed, weights, or that of a plugin.",
+        metavar="NAME",
     )
     draws: int | None = option(
         None,
@@ -134,7 +144,9 @@ class Samples(_AtPoints):
             raise UnknownNameError(unknown_name("sampler", self.sampler, samplers))
         for point in points:
             if not point.width.is_integer():
-                raise ValueError(f"only whole widths can be sampled, but width is {point.width:g}")
+                raise ValueError(
+                    f"only whole widths can be sampled, but width is {number(point.width)}"
+                )
         with study.mapping(scheduler=self.scheduler) as map_parts:
             for point in points:
                 run.sample_point(study, point, self, report, map_parts)
@@ -161,7 +173,7 @@ class Samples(_AtPoints):
 
 @dataclass(frozen=True)
 class NextOrder(_AtPoints):
-    """Correct order parameter, log evidence and predictor of the saddle point, without sampling.
+    """Compute the next order in 1/N of order parameter, log evidence and predictor.
 
     NAME is the folder of a study; the result goes into NAME/corrections.zarr. Widths must be at
     least as large as the order parameter. The time grows at least with the fourth power of the

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from pathkernel_core.progress import Progress, Report
+from pathkernel_core.text import number
 from pathkernel_datasets.draws import ORDER_PARAMETER
 from pathkernel_datasets.point import Point
-from pathkernel_datasets.selection import number
 from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_sampling.diagnostics import minimum_bulk_ess
 from pathkernel_sampling.ensemble import Ensemble

@@ -48,14 +48,14 @@ def order_parameter_table(run: Run) -> Table:
         left_out = f" The {ROWS} largest and worst of {len(run.entries)} entries are shown."
     cells = {
         "entry": "{entry}",
-        "saddle": "{saddle:.4g}",
-        "next order": "{next_order:.4g}",
-        "mean ± error": "{mean:.4g} ± {mcse:.2g}",
-        "sd": "{sd:.3g}",
+        "saddle": "{saddle:#.3g}",
+        "next order": "{next_order:#.3g}",
+        "posterior\nmean ± error": "{mean:#.4g} ± {mcse:.2g}",
+        "sd": "{sd:#.2g}",
         "R-hat": "{r_hat:.3f}",
         "bulk ESS": "{ess_bulk:.0f}",
         "tail ESS": "{ess_tail:.0f}",
-        "saddle off": "{saddle_off:+.1f}",
+        "off": "{saddle_off:+.1f}",
     }
     if frame["next_order"].isna().all():
         del cells["next order"]
@@ -64,15 +64,15 @@ def order_parameter_table(run: Run) -> Table:
     converged = int(run.theory["status"]) == STATUS_CODES["converged"]
     return Table(
         "order_parameter",
-        f"Order parameter U: {run.title}",
+        f"Order parameter U at {run.title}",
         frame,
         cells,
-        f"{chains} chain{'s' * (chains > 1)} of {draws} draws, {chains * draws} together; "
+        f"Sampler {run.settings['sampler']}, {chains} chain{'s' * (chains > 1)} of {draws} draws; "
         f"{float(run.draws['adaptation']['seconds']):.0f} s, warm-up and compilation included. "
         f"{diagnostics.divergences} divergences, {diagnostics.saturated} trajectories cut off, "
         f"smallest BFMI {'-' if np.isnan(bfmi) else format(bfmi, '.2f')}. ± is the Monte-Carlo "
-        "error of the mean, sd the spread of the posterior. saddle off: distance of the saddle "
-        f"from the mean, in errors ±.{left_out}"
+        "error of the mean, sd the spread of the posterior. off: distance of the saddle from the "
+        f"mean, in errors ±.{left_out}"
         + " The theory's minimisation did not converge here."
         * (not converged),
     )
@@ -104,7 +104,7 @@ def predictor_table(run: Run) -> Table:
     }
     return Table(
         "predictor",
-        f"Predictor on the test sets: {run.title}",
+        f"Predictor on the test sets at {run.title}",
         described(frame_of(xr.Dataset(columns).reset_coords(drop=True)), run.settings),
         cells,
         "Of the mean predictor, ln p(y) of the mixture of draws; ± Monte-Carlo error; GP: Gaussian "

@@ -10,9 +10,10 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from pathkernel_core.text import number
 from pathkernel_datasets.draws import point_of
 from pathkernel_datasets.measures import kind_of, measures_of
-from pathkernel_datasets.selection import NOT_COMPUTED, number
+from pathkernel_datasets.selection import NOT_COMPUTED
 from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_sampling.correct import open_correction
 from pathkernel_sampling.correction_views import described, to_next_order
@@ -23,6 +24,7 @@ from pathkernel_sampling.diagnostics import (
     predictor,
     sampled_scores,
 )
+from pathkernel_sampling.results import Samples
 from pathkernel_sampling.sample_layout import settings_of
 from pathkernel_sampling.sample_store import open_run
 from pathkernel_views.table import frame_of
@@ -48,14 +50,15 @@ class Run:
 
     @property
     def title(self) -> str:
-        """Sampler and point in one line."""
-        return self.series.replace(",", f", N = {number(self.settings['width'])},", 1)
+        """Point, and sampler if it is not the default one, in one line."""
+        return f"N = {number(self.settings['width'])}, {self.series}"
 
     @property
     def series(self) -> str:
-        """Sampler, temperature and seed in one line, common to runs at several widths."""
+        """The same without the width, common to runs at several widths."""
         sampler, _, temperature, seed = self.settings.values()
-        return f"{sampler}, T = {temperature:g}, seed {seed}"
+        named = f", sampler {sampler}" * (sampler != Samples.sampler)
+        return f"T = {temperature:g}, seed {seed}{named}"
 
     @cached_property
     def theory(self) -> xr.Dataset:

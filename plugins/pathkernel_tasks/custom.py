@@ -49,7 +49,7 @@ class Custom(Task):
     """
 
     name: ClassVar[str] = "custom"
-    summary: ClassVar[str] = "Token sequences, labels and heads from files"
+    summary: ClassVar[str] = "Take token sequences, labels and heads from files"
     temperatures: ClassVar[tuple[float, ...]] = (0.01, 0.1, 1.0)
 
     inputs: str = option(None, "Data file: .npz, .safetensors or .zarr.")
@@ -74,7 +74,7 @@ class Custom(Task):
     )
     readout: str | int = option(
         "last",
-        "Token read out: first, last, mean, or its index from 0.",
+        "Token read out, by its index from 0, or their mean.",
         choices=("first", "last", "mean"),
         type=int,
     )

@@ -38,7 +38,7 @@ class HiddenMarkov(Task):
     """
 
     name: ClassVar[str] = "hidden-markov"
-    summary: ClassVar[str] = "Hidden Markov chain classification, paper section 4.1"
+    summary: ClassVar[str] = "Classify hidden Markov chains (paper, section 4.1)"
     widths: ClassVar[tuple[float, ...]] = (10, 30, 50, 100, 300, 500, 1000)
     temperatures: ClassVar[tuple[float, ...]] = (0.01,)
 

@@ -146,7 +146,7 @@ def statistics(network: Network) -> tuple[Statistic, ...]:
         average = through / through.sum(axis=1, keepdims=True)  # (H, n)
         return (average @ np.abs(matrices) @ average.T)[:, *np.triu_indices(len(heads))]
 
-    all_, off = (f"{name} entries, each pair of paths once" for name in ("all", "off-diagonal"))
+    all_, off = "all entries", "off-diagonal entries"
     ranks, signs = "Spearman's rank correlation of", "fraction of equal signs among"
     weighted = "weighted by the product of their magnitudes"
     return (
@@ -167,7 +167,7 @@ def statistics(network: Network) -> tuple[Statistic, ...]:
             Statistic(
                 f"blocks_layer_{layer}",
                 "correlation of the mean of |U| over pairs of paths through heads h and h' of "
-                f"layer {layer}, each pair of heads once",
+                f"layer {layer}",
                 partial(blocks, layer=layer),
                 _correlation,
             )

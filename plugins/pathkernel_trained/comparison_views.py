@@ -13,8 +13,9 @@ import xarray as xr
 from pathkernel_core.heads import every_head
 from pathkernel_core.network import Network
 from pathkernel_core.order_parameter import head_scores as scores_of
+from pathkernel_core.text import number
 from pathkernel_datasets.point import Point
-from pathkernel_datasets.selection import NOT_COMPUTED, Selection, few, index_of, number
+from pathkernel_datasets.selection import NOT_COMPUTED, Selection, few, index_of
 from pathkernel_views.chart import Chart, NothingToPlot
 from pathkernel_views.paths import matrix_frame, of_paths, strongest
 from pathkernel_views.table import Table, frame_of
@@ -94,8 +95,9 @@ def _agreement_tables(
                 f"{comparison.attrs['trained_width']})",
                 frame_of(xr.concat(values, "point", combine_attrs="override")),
                 {"agreement with the trained U": "{meaning}"},
-                f"In brackets the p-value: the fraction of {relabellings} relabellings of heads "
-                f"that agree at least as well. {setting}",
+                "Each pair of paths, or of heads, counts once. In brackets the p-value: the "
+                f"fraction of {relabellings} relabellings of heads that agree at least as well. "
+                f"{setting}",
                 across=("N = {width}\nT = {temperature}", "{agreement:.2f} ({p_value:.3f})"),
             )
 

@@ -130,7 +130,7 @@ def refitted_gains(outputs: PathOutputs, present: np.ndarray) -> np.ndarray:
 
 
 def curvature_scores(outputs: PathOutputs) -> np.ndarray:
-    """Rise of the mean squared error without single heads to second order, (ΣH_ℓ,).
+    """Rise of the mean squared error with one head off to second order, (ΣH_ℓ,).
 
     No path passes through two heads of a layer, so that the rise is exact for a head whose gain
     becomes 0.
@@ -142,7 +142,7 @@ def curvature_scores(outputs: PathOutputs) -> np.ndarray:
 def renewed_scores(outputs: PathOutputs) -> np.ndarray:
     """Step at which heads go by the renewed form, with gains refitted as they go, (ΣH_ℓ,).
 
-    Heads that stay, the last of every layer, have the number of those that go. The only head of a
+    Heads kept, the last of every layer, have the number of those that go. The only head of a
     layer has NaN.
     """
     heads = outputs.heads

@@ -7,18 +7,21 @@ from pathkernel_heads.layout import ORDERS, Layout
 _GRID = ("temperature", "width")
 
 _MEANINGS = {
-    "parameters": (("removed",), "trained numbers of the network that is left"),
-    "flops": (("removed",), "floating-point operations per example of the network that is left"),
+    "parameters": (("removed",), "trained numbers of the pruned network"),
+    "flops": (("removed",), "floating-point operations per example of the pruned network"),
     "theory_accuracy": (("test_set",), "accuracy of the theory where the first order scores heads"),
-    "theory_drop": (("prediction", "test_set", "head"), "accuracy it loses there without the head"),
+    "theory_drop": (
+        ("prediction", "test_set", "head"),
+        "accuracy it loses there with the head off",
+    ),
     "theory_drop_error": (("prediction", "test_set", "head"), "standard error of that loss"),
     "theory_error_rise": (
         ("prediction", "head"),
         "rise of the theory's mean squared error on validation examples, or on training examples "
-        "where there are none, without the head",
+        "where there are none, with the head off",
     ),
-    "theory_agreement": (_GRID, "Spearman's ρ of theory's scores with the first order's"),
-    "theory_correlation": ((*_GRID, "test_set"), "Spearman's ρ of theory's scores with the losses"),
+    "theory_agreement": (_GRID, "Spearman's ρ of the theory's scores with the first order's"),
+    "theory_correlation": ((*_GRID, "test_set"), "Spearman's ρ of the theory's scores with losses"),
     "path_output": (
         ("episode_set", "episode", "path"),
         "contribution of the path to the output, before division by the root of their number",

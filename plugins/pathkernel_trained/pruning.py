@@ -158,7 +158,7 @@ def pruned(study: StoredStudy, options: PruningOptions, report: Report) -> xr.Da
     ]
     result = xr.merge(parts, join="exact", compat="equals", combine_attrs="override")
     return result.assign_attrs(
-        title=f"Heads removed from the trained network of {dataset.attrs['label']}",
+        title=f"Heads removed from the trained network of {dataset.attrs['task']}",
         chance=0.5,
         tokens=tokens,
         settings=json.dumps(settings, sort_keys=True),
@@ -273,7 +273,7 @@ def _read_outputs(stored: xr.Dataset) -> tuple[dict[str, PathOutputs], int]:
 def _grid(dataset: xr.Dataset, compared: xr.Dataset, point: Point) -> xr.Dataset:
     """Rank correlation of the theory's scores over the grid with those of a point, and with losses.
 
-    Losses are those of the network on the test sets without single heads.
+    Losses are those of the network on the test sets with one head off.
     """
     removable = are_removable(dataset.attrs["heads_per_layer"])
     scores = score_grid(dataset, point.seed)[:, :, removable]

@@ -10,7 +10,7 @@ import pandas as pd
 import xarray as xr
 
 from pathkernel_core.heads import head_label, kept_heads
-from pathkernel_datasets.selection import number
+from pathkernel_core.text import number
 from pathkernel_heads.correlation import spearman
 from pathkernel_heads.order_views import order_views
 from pathkernel_heads.orders import orders_of, removed_heads
@@ -32,9 +32,8 @@ def pruning_views(result: xr.Dataset) -> Iterator[Table | Chart | str]:
     """
     yield from order_views(result)
     single = result.isel(draw=0, quantity=0, drop=True)
-    for set_number, test_set in enumerate(result["test_set"].values):
-        part = single.sel(test_set=test_set)
-        yield _theory_table(part, detail=set_number > 0)
+    for test_set in result["test_set"].values:
+        yield _theory_table(single.sel(test_set=test_set))
     yield Chart(
         "scores",
         "Scores of heads by U",
@@ -58,8 +57,8 @@ def removal_lines(result: xr.Dataset, name: str, remove: int) -> Iterator[str]:
     removed = removed_heads(result, name, remove)
     left = kept_heads(result.attrs["heads_per_layer"], removed)
     yield (
-        f"Removed by {name}: {', '.join(map(head_label, removed))}; heads left in each layer: "
-        f"{', '.join(str(len(layer)) for layer in left)}"
+        f"Heads removed by {name}: {', '.join(map(head_label, removed))}; heads kept in each "
+        f"layer: {', '.join(str(len(layer)) for layer in left)}"
     )
     of_order = result.sel(order=name).isel(draw=0, quantity=0)
     unpruned, pruned = (of_order.sel(removed=count) for count in (0, remove))
@@ -69,14 +68,14 @@ def removal_lines(result: xr.Dataset, name: str, remove: int) -> Iterator[str]:
         100 * pruned["change_error"].values,
     )
     lost = ", ".join(f"{loss:.1f} ± {error:.1f} on {test}" for test, loss, error in losses)
-    yield f"Points of accuracy lost: {lost}"
+    yield f"Accuracy lost, in points: {lost}"
     for quantity, variable in (("Parameters", "parameters"), ("Operations per example", "flops")):
         old, new = (int(part[variable]) for part in (unpruned, pruned))
         yield f"{quantity}: {old:,} before, {new:,} now ({1 - new / old:.1%} less)"
 
 
-def _theory_table(part: xr.Dataset, *, detail: bool) -> Table:
-    """Accuracy lost on a test set with single heads, by the network and by the theory."""
+def _theory_table(part: xr.Dataset) -> Table:
+    """Accuracy lost on a test set with one head off, by the network and by the theory."""
     names = ("lost", "lost_error", "theory_drop", "theory_drop_error")
     frame = frame_of(part[list(names)]).dropna(subset=["lost"])
     agreement = ", ".join(
@@ -86,20 +85,20 @@ def _theory_table(part: xr.Dataset, *, detail: bool) -> Table:
     accuracy = part["measured"].isel(order=0, removed=0).item()
     return Table(
         "theory_losses",
-        f"Accuracy lost on {part['test_set'].item()} without a single head (points), by the theory",
+        f"Accuracy lost on {part['test_set'].item()} with one head off, network and theory",
         frame,
         {
             "head": "{head}",
             f"network,\nof {accuracy:.1%}": "{lost:.1p} ± {lost_error:.1p}",
             "theory,\n{prediction}": "",
         },
-        f"± standard errors. The theory, at {_point(part)}, has "
+        f"In points ± standard error. The theory, at {_point(part)}, has "
         f"{part['theory_accuracy'].item():.1%} of the study's test examples right with all heads. "
         "silenced: U without the head's rows and columns, fitted again; restricted: the mean "
         "predictor without them; re-equilibrated: the action minimised again.\n"
         f"Spearman's ρ with the network's losses: {agreement}.",
         across=("theory,\n{prediction}", "{theory_drop:.1p} ± {theory_drop_error:.1p}"),
-        detail=detail,
+        detail=True,
     )
 
 

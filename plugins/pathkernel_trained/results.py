@@ -50,7 +50,7 @@ class Comparison(Result):
     )
     temperature: float | str | None = option(
         None,
-        "Temperature T to show, or its choice at each width, as for pathkernel show.",
+        "Temperature T to show, or its choice at each width.  [default: as pathkernel show]",
         choices=WORDS,
         type=float,
         metavar="T",

@@ -1,4 +1,4 @@
-"""Losses of the theory's own predictor without single heads: in accuracy, and in squared error."""
+"""Losses of the theory's own predictor with one head off: in accuracy, and in squared error."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def theory_drops(
     test_sets: Sequence[str],
     report: Callable[[str], None] = lambda activity: None,
 ) -> xr.Dataset:
-    """Accuracy that the theory's predictor loses with every single head, and rise of its error.
+    """Accuracy that the theory's predictor loses with one head off, and rise of its error.
 
     Accuracy is on the test sets, NaN for those that the study does not have. The squared error,
     which may score heads, is on validation examples, or on training examples where there are none.

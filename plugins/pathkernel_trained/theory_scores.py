@@ -9,10 +9,11 @@ import xarray as xr
 
 from pathkernel_core.network import Network
 from pathkernel_core.order_parameter import head_scores
+from pathkernel_core.text import number
 from pathkernel_datasets.errors import StudyError
 from pathkernel_datasets.measures import choices_of
 from pathkernel_datasets.point import Point
-from pathkernel_datasets.selection import NOT_COMPUTED, number
+from pathkernel_datasets.selection import NOT_COMPUTED
 from pathkernel_datasets.temperature_choice import default_choice
 
 PAPER_WIDTH = 10.0

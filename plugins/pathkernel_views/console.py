@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from rich.console import Console
 
 
 def stdout_console() -> Console:
-    """Return a console for tables, as wide as the terminal."""
-    # without a terminal there is no width to fit, and tables must not be cut
-    return Console(width=None if sys.stdout.isatty() else 120)
+    """Return a console for tables, as wide as the terminal, or as the variable COLUMNS says."""
+    # without either there is no width to fit, and tables must not be cut
+    is_known = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return Console(width=None if is_known else 120)

@@ -6,7 +6,7 @@ import xarray as xr
 
 from pathkernel_core.minima import SMALLEST_SHARE
 from pathkernel_core.solution import CLOSE
-from pathkernel_datasets.selection import number
+from pathkernel_core.text import number
 
 _NAMED = 5  # points that a sentence lists
 
@@ -38,7 +38,7 @@ def minima_sentences(dataset: xr.Dataset) -> list[str]:
             f"At T = {', '.join(map(number, temperatures))} the kernel of the Gaussian process "
             f"limit explains less than {100 * SMALLEST_SHARE:g} % of the squared labels that its "
             "features span: inputs are small against the temperature. Scale them up, raise the "
-            "variances or lower T."
+            "prior variances or lower T."
         )
     return sentences
 

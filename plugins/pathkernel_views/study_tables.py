@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from pathkernel_core.text import number, written
 from pathkernel_datasets.gains import gains
 from pathkernel_datasets.labelling import json_attribute
 from pathkernel_datasets.measures import Measure, choices_of, kind_of, measures_of
@@ -20,9 +21,9 @@ from pathkernel_datasets.selection import (
     Selection,
     Selections,
     count_test_examples,
-    number,
 )
 from pathkernel_datasets.study import described
+from pathkernel_datasets.swept_option import listed
 from pathkernel_datasets.temperature_choice import choose, complete_seeds, default_choice
 from pathkernel_views.chart import NothingToPlot
 from pathkernel_views.minima import minima_sentences
@@ -149,7 +150,7 @@ def _frame(dataset: xr.Dataset, selection: Selection) -> pd.DataFrame:
     of_widths = _over_seeds("action", "action per width S/N", "1", action)
     evaluations = selection.point("evaluations").where(action.notnull()).median("seed")
     of_widths["evaluations"] = evaluations.assign_attrs(
-        long_name="energy evaluations, median", units="1"
+        long_name="evaluations of the energy, median", units="1"
     )
     statistics = {
         name: array.drop_vars(["width", "temperature"], errors="ignore")
@@ -225,7 +226,7 @@ def study_summary(
     else:
         cells |= {"test set": "{test_set}"} if dataset.sizes["test_set"] > 1 else {}
         cells |= scores
-    cells["status"] = "{status}"
+    cells |= _status_cell(frame)
     yield Table(
         "study",
         str(dataset.attrs.get("title", "pathkernel study")),
@@ -253,9 +254,9 @@ def study_details(
         "T": "{temperature}",
         "action S/N": "{action_median:.4f}",
         "evaluations": "{evaluations:.0f}",
-        "status": "{status}",
     }
-    caption = "Medians over the seeds of the action per width and of the evaluations of the energy."
+    caption = f"Action per width, and evaluations of the energy{_medians(study)}."
+    cells |= _status_cell(minima)
     yield Table("minimisation", "Minimisation", minima, cells, caption, detail=True)
     if "head_score" in study.dataset:
         yield _head_score_table(study, temperature)
@@ -264,6 +265,16 @@ def study_details(
     table = choice_table(study)
     if table is not None:
         yield table
+
+
+def _status_cell(frame: pd.DataFrame) -> dict[str, str]:
+    """Column of the status, if there is any but "ok"."""
+    return {} if (frame["status"] == "ok").all() else {"status": "{status}"}
+
+
+def _medians(study: Selections) -> str:
+    """Words on what is shown of several seeds."""
+    return ", medians over the seeds" * (study.dataset.sizes["seed"] > 1)
 
 
 def _option_cell(study: Selections) -> dict[str, str]:
@@ -282,8 +293,13 @@ def _caption(study: Selections, temperature: float | str | None, several: bool) 
         "log density of a test target in nats, of the predictor's variance plus T as noise"
     )
     backend, dtype = (dataset.attrs.get(key, "unknown") for key in ("backend", "dtype"))
+    options = str(dataset.attrs.get("label", "")).partition(", ")[2]
+    if study.option:  # whose values are in the first column
+        swept = described(study.option, listed([*study.singles]))
+        options = options.replace(swept, "").removesuffix(", ")
     return (
         f"{measured}{': median and range over the seeds' * several}. T: temperature. "
+        f"{f'Options: {options}. ' * bool(options)}"
         f"{_seeds(dataset['seed'].values)}; backend {backend}, {dtype}; {choice}."
     )
 
@@ -303,11 +319,16 @@ def _sentences(
     lines = _doubts(study, study.first(temperature).chosen, frame)
     if "skips" in dataset.attrs:
         lines.append(f"Skip connections of strength {dataset.attrs['skips']}, by layer.")
+    of_values: dict[str, list[str]] = {}
     for value, single in study.singles.items():
-        prefix = f"{study.option} = {value}: " if study.option else ""
-        lines += [prefix + sentence for sentence in minima_sentences(single)]
         notes = json_attribute(single.attrs, "notes")
-        lines += [f"{name.capitalize()}: {note}" for name, note in notes.items()]
+        named = (f"{name.capitalize()}: {note}" for name, note in notes.items())
+        for sentence in (*minima_sentences(single), *named):
+            of_values.setdefault(sentence, []).append(written(value))
+    for sentence, values in of_values.items():
+        of_all = len(values) == len(study.singles)
+        prefix = "" if of_all else f"{described(study.option)} = {', '.join(values)}: "
+        lines.append(prefix + sentence)
     missing = int((dataset["status"].values == NOT_COMPUTED).sum())
     if missing:
         lines.append(f"{missing} of {dataset['status'].size} grid points are not computed yet.")
@@ -376,8 +397,8 @@ def _head_score_table(study: Selections, temperature: float | str | None) -> Tab
     across, lines = ("network", "{score_median:.3f}"), study.option or ""
     caption = (
         "Weight of U on the paths through a head, or past the heads by a skip connection, where "
-        "that of the strongest head is 1: medians over the seeds, at the temperatures of the "
-        "study's table."
+        f"that of the strongest head is 1{_medians(study)}; at the temperatures of the study's "
+        "table."
     )
     return Table("head_scores", "Scores of heads", frame, cells, caption, across, lines, True)
 
@@ -398,23 +419,21 @@ def gains_table(study: xr.Dataset | Selections, temperature: float | str | None 
     measure, several = measures_of(dataset)[0], len(seeds) > 1
     cells = _option_cell(study)
     cells |= {"N": "{width}", "T": "{temperature}", "T of limit": "{temperature_gp}"}
-    form, unit = (".1p", " in points") if measure.name == "accuracy" else (".3f", "")
+    form, unit = (".1p", ", in points") if measure.name == "accuracy" else (".3f", "")
     gain = f"{{gain:+{form}}} ± {{example_error:{form}}}" + f" ({{seed_error:{form}}})" * several
-    across = (
-        f"{{test_set}}\n{measure.heading} | GP limit\ngain{unit}",
-        f"{{{measure.name}:.3f}} | {{{measure.name}_gp:.3f}}\n{gain}",
-    )
+    # without the values themselves, which are means here, and medians in the study's table
+    across = ("test_set", gain)
     choice = default_choice(dataset) if temperature is None else temperature
     chosen = ""
     if isinstance(choice, str) and dataset.sizes["temperature"] > 1:
         chosen = f", both of {choices_of(dataset)[choice].description} over the seeds"
     caption = (
-        "GP: Gaussian process. ±: standard error of the gain over the test examples, which both "
-        f"predict{'; in brackets that over the seeds' * several}. Means over seeds: "
-        f"{', '.join(map(str, seeds))}. T: temperature of the width, and of the limit that it is "
-        f"compared with{chosen}."
+        f"{measure.heading[0].upper()}{measure.heading[1:]} less that of the limit{unit}"
+        f"{', mean over the seeds' * several} ± standard error over the test examples, which both "
+        f"predict{'; in brackets that over the seeds' * several}. {_seeds(seeds)}. T: temperature "
+        f"of the width, and of the limit that it is compared with{chosen}."
     )
-    title = f"Gain over the Gaussian process limit: {dataset.attrs.get('label', 'a study')}"
+    title = "Gain over the Gaussian process limit"
     lines = study.option or ""
     return Table("gains", title, frame, cells, caption, across, lines, detail=True)
 
@@ -460,6 +479,7 @@ def choice_table(study: xr.Dataset | Selections) -> Table | None:
     measure = measures_of(study.dataset)[0]
     cells = _option_cell(study) | {"choice": "{choice}", "network": "{network}"}
     across = ("test_set", f"{{{measure.name}_median:{measure.form}}}\nT = {{temperature}}")
-    caption = f"{measure.heading[0].upper()}{measure.heading[1:]}, and the temperature chosen."
+    heading = f"{measure.heading[0].upper()}{measure.heading[1:]}{_medians(study)}"
+    caption = f"{heading}, and the temperature chosen."
     title = "Choices of the temperature"
     return Table("temperature_choice", title, frame, cells, caption, across, "choice", detail=True)

@@ -36,8 +36,7 @@ import xarray as xr
 
 from pathkernel_core.atomic import replacing
 from pathkernel_core.local_files import check_local
-from pathkernel_core.text import printable
-from pathkernel_datasets.selection import number
+from pathkernel_core.text import number, printable
 from pathkernel_views.files import check_replaceable
 
 if TYPE_CHECKING:

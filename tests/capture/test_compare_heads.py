@@ -277,7 +277,7 @@ def test_views(whole, result):
             tables.setdefault(view.name, []).append(view)
     orders = [str(name) for name in result["order"].values]
     shown, *more = tables["single_heads"]
-    assert shown.headings == ["head", "lost", *orders[:-2]]
+    assert shown.headings == ["head", "rise of the loss", *orders[:-2]]
     assert not more
     lost, error = (result[name].sel(head="1-3").mean() for name in ("lost", "lost_error"))
     assert shown.rows[2][:2] == ["1-3", f"{float(lost):.4f} ± {float(error):.4f}"]

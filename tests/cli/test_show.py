@@ -179,7 +179,7 @@ def test_figures_that_fail_leave_the_others(show, tmp_path):
     assert (tmp_path / "figures" / "accuracy.png").exists()
 
 
-def test_charts_and_details(show, tmp_path):
+def test_charts_and_details(show, folder, tmp_path):
     figures = tmp_path / "figures"
     options = ("--only", "tabled", "--out", str(figures), "--format", "svg, PDF")
     assert show("plot", *options)[0] == 0
@@ -191,7 +191,7 @@ def test_charts_and_details(show, tmp_path):
     out = show("show", "--only", "tabled")[1]
     assert "three\\x1b" in out
     assert "[b]number[/b]" in out
-    assert "More tables, with pathkernel show --all: In detail" in out
+    assert f"1 more table: pathkernel show {folder} --only tabled --all\n" in out
     assert out.count("three") == 1
     assert show("show", "--only", "tabled", "--all")[1].count("three") == 2
     assert "S/N" in show("show", "--all")[1]

@@ -101,7 +101,7 @@ def test_bad_numbers_are_named(arguments, message):
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("widths", "50", r"widths must be one number or 2 numbers \(N_0 … N_L\), not '50'"),
+        ("widths", "50", r"widths must be one number or 2 numbers \(N_1 … N_{L\+1}\), not '50'"),
         ("widths", ("50",), "each of widths must be one number, but is '50'"),
         ("variances", ([1, 2], 1, 1), r"each of variances must be one number, but is \[1, 2\]"),
     ],

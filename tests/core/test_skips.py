@@ -99,7 +99,7 @@ def test_paths_with_a_skip_are_told_from_heads():
         ((0.5,), ValueError, "skips must be one for all or one for each of 2 layers, but has 1"),
         (True, TypeError, "skips must be one number, or None for a layer without .*has True"),
         ("0.5", TypeError, "skips must be one number, or None for a layer without .*has '0.5'"),
-        ((None, 1.0), ValueError, "widths N_1 and N_2 must be equal, but are 10 and 12"),
+        ((None, 1.0), ValueError, "widths N_2 and N_3 must be equal, but are 10 and 12"),
     ],
 )
 def test_bad_skips_are_named(skips, error, message):

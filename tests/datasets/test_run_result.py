@@ -187,7 +187,7 @@ def test_results_of_single_values_and_of_all(tmp_path):
     path, seen = tmp_path / "study", []
     compute_study(TWO, path, analyses=())
     run_result(Single(), path, report=seen.append)
-    labels = ["variance 0.5", "variance 1.0"]
+    labels = ["prior variance σ² 0.5", "prior variance σ² 1"]
     assert [progress.doing for progress in seen] == [f"computing {label}" for label in labels]
     run_result(Joint(), path)
     study = StoredStudy(path)

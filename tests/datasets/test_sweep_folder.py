@@ -136,8 +136,8 @@ def test_a_value_is_as_if_computed_alone(noisy, tmp_path):
     part, folder = by_value(open_study(noisy))[2.0], open_study(noisy / "noise-2.0")
     assert "deviation is 2.0" in part.notes
     same_as_alone([part, folder], Signs(noise=2.0), tmp_path / "alone")
-    title = "Attention-path theory of signs, noise 0.5, 2.0 and 0.1"
-    assert open_study(noisy).title.startswith(title)
+    assert open_study(noisy).title == "Attention-path theory of signs"
+    assert open_study(noisy).label.startswith("signs, noise 0.5, 2 and 0.1")
     assert check(noisy).study == ()
     assert (check(noisy).points, run(noisy, sweep={"noise": NOISES})) == (12, 0)
 
@@ -375,7 +375,9 @@ def test_settings_of_the_study_are_axes(axis, projection, tmp_path):
     run(path, sweep={axis: (1.0, 0.3)})  # grows
     dataset = open_study(path)
     assert dataset[axis].values.tolist() == [1.0, 0.3]
-    assert f"{axis.replace('_', ' ')} 1.0 and 0.3" in dataset.title
+    name = {"variance": "prior variance σ²", "input_scale": "input scale"}[axis]
+    assert f"{name} 1 and 0.3" in dataset.label
+    assert dataset[axis].long_name == name
     compute_study(study(), tmp_path / "plain", analyses=())
     others = (projection,) * 2 if axis == "variance" else (1.0, 1.0)
     compute_study(study(variances=(projection, *others)), tmp_path / "other", analyses=())

@@ -142,7 +142,7 @@ def test_it_is_computed_once_and_leaves_the_study_alone(study, corrected, monkey
 
 
 def test_what_cannot_be_expanded_is_refused_and_leaves_nothing(study):
-    with pytest.raises(ValueError, match="width N_0 = 3 is smaller than the size 4"):
+    with pytest.raises(ValueError, match="width N_1 = 3 is smaller than the size 4"):
         run_result(NextOrder(widths=(3,)), study)
     with pytest.raises(StudyError, match="no width 7; it has 3, 20, 100"):
         run_result(NextOrder(widths=(7,)), study)

@@ -37,7 +37,7 @@ def solve(network, xi, labels, temperature, space="auto"):
 
 
 def quadrature(kernel, labels, temperature, network):
-    """ln p(Y), and U_1 = χ²_{N_0}/N_0 · χ²_{N_1}/N_1 on a grid with its posterior weights."""
+    """ln p(Y), and U_1 = χ²_{N_1}/N_1 · χ²_{N_2}/N_2 on a grid with its posterior weights."""
     axes = []
     for width in network.widths:
         spread = 1 / math.sqrt(2 * width)
@@ -420,7 +420,7 @@ def test_most_of_the_gap_to_exact_samples_is_closed_at_paper_size(width, closed)
 # Errors
 
 
-@pytest.mark.parametrize(("widths", "named"), [((3, 8, 8), "N_0 = 3"), ((8, 1.5, 8), "N_1 = 1.5")])
+@pytest.mark.parametrize(("widths", "named"), [((3, 8, 8), "N_1 = 3"), ((8, 1.5, 8), "N_2 = 1.5")])
 def test_a_width_below_its_matrix_size_is_refused(widths, named):
     network = pk.Network((2, 2), widths)
     solution = solve(network, *examples(network, 6, 3), 0.3)

@@ -36,7 +36,7 @@ def test_infinite_widths_are_the_limit_or_refused():
     limit, wide = corrected((9, math.inf)), corrected((9, 1e6))
     assert limit.next_log_evidence == pytest.approx(wide.next_log_evidence, abs=1e-3)
     np.testing.assert_allclose(limit.mean_order_parameter, wide.mean_order_parameter, atol=1e-3)
-    with pytest.raises(ValueError, match="N_0 is infinite"):
+    with pytest.raises(ValueError, match="N_1 is infinite"):
         corrected((math.inf, 9))
     for name in ("order-parameter", "collapsed", "weights"):
         with pytest.raises(ValueError, match="widths must be finite to be sampled"):

@@ -366,7 +366,8 @@ def test_the_command_takes_several_widths_and_prints_what_is_stored(
         assert words in out
     assert out.count("bridge sampling") == 2
     for width in (10, 100):
-        assert f"Draws: {study / FILE}, group {GROUP.replace('N-10', f'N-{width}')}\n" in out
+        group = GROUP.replace("N-10", f"N-{width}")
+        assert f"Draws: {study / FILE}, group {group} " in " ".join(out.split())
     charts = [view for view in Samples().views(StoredStudy(study)) if isinstance(view, Chart)]
     names = "accuracy", "order_parameters", "differences", "predictors", "finite_width"
     assert {chart.name for chart in charts if not chart.detail} == {*names}, "traces on request"

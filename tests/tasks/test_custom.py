@@ -118,7 +118,7 @@ def test_a_study_is_what_the_core_computes(tmp_path, data, arrays, heads, direct
     task = Custom(inputs=data(arrays, name), heads=heads, readout="mean")
     study = check_study(task, tmp_path / "study", direct)
     assert json_attribute(study.attrs, "notes") == {"labels": "classes 0 and 1 became −1 and +1"}
-    assert f"custom, {name}, heads.safetensors" in study.attrs["title"]
+    assert f"custom, {name}, heads.safetensors" in study.attrs["label"]
 
 
 @pytest.mark.parametrize("key_axis", ["first", "last"])

@@ -75,7 +75,7 @@ def test_it_is_pruned_on_its_own_test_sets(study, weights, tmp_path, capsys):
     out, err = capsys.readouterr()
     assert err == ""
     assert "Warning" not in out
-    assert "Points of accuracy lost: " in out
+    assert "Accuracy lost, in points: " in out
     result = opened(study, "pruning")
     removed = read_paths(out_file).about["removed_heads"]
     assert removed == [list(head) for head in removed_heads(result, "best-of 6", 1)]

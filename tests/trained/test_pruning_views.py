@@ -6,6 +6,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 import pytest
+import rich.console
 import xarray as xr
 
 from pathkernel_core.heads import every_head, head_label
@@ -105,7 +106,7 @@ def data(chart):
 def test_a_page_is_shown_and_the_rest_on_request(result, are_documented, views):
     every = views
     page = [view.name for view in every if isinstance(view, Table) and not view.detail]
-    assert page == ["removed", "orders", "single_heads", "rank_correlations", "theory_losses"]
+    assert page == ["summary"]
     shown = [view.name for view in every if isinstance(view, Chart) and not view.detail]
     assert shown == ["removed", "single_heads", "scores", "theory_grid"]
     written = [view.as_json("pruning") for view in every if isinstance(view, Table)]
@@ -188,7 +189,7 @@ def test_orders_that_lost_least_are_named_with_their_ties(result):
     assert advice.endswith(f"; {float(lost.sel(order='random')):.3f} at random.")
     poor = result.assign(measured=result["measured"].where(result["test_set"] != "mnist", 0.5))
     *_, warning, _ = (view for view in order_views(poor) if isinstance(view, str))
-    assert warning.startswith("Warning: on mnist the whole network is no better than chance")
+    assert warning.startswith("Warning: the whole network is no better than chance on mnist (")
 
 
 def test_curves_of_few_orders_and_all_on_request(result, views):
@@ -234,3 +235,29 @@ def test_the_grid_shows_both_correlations_over_widths_and_temperatures(result, v
     single = result.isel(width=[0], temperature=[0])
     with pytest.raises(NothingToPlot, match="a single point"):
         charts(pruning_views(single))["theory_grid"].draw()
+
+
+def test_the_summary_is_one_screen_and_holds_the_store(result):
+    table = next(view for view in order_views(result) if isinstance(view, Table))
+    text = io.StringIO()
+    rich.console.Console(file=text, width=80).print(table)
+    lines = text.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert len(lines) <= 30
+    measured = result["measured"].sel(test_set="omniglot").squeeze()
+    lost = (measured.isel(removed=0) - measured.isel(removed=slice(1, None))).mean("removed")
+    rows = {row[0]: row[1:] for row in table.rows}
+    best = ["best set of all"] * ("best_measured" in result)
+    assert [*rows] == [*orders_of(result), "random", *best]
+    counts = [int(heading) for heading in table.headings if heading.isdecimal()]
+    assert len(counts) == min(5, result.sizes["removed"] - 1)
+    for name in orders_of(result):
+        of_order = measured.sel(order=name, removed=counts).values
+        assert rows[name][: len(counts)] == [f"{value:.3f}" for value in of_order]
+        assert rows[name][len(counts)] == f"{float(lost.sel(order=name)):.3f}"
+    assert "average\nlost" in table.headings
+    worse = result.assign_coords(quantity=["loss"], better=("quantity", [-1]))
+    of_losses = [view for view in order_views(worse) if isinstance(view, Table)]
+    assert "average\nrise" in of_losses[0].headings
+    titles = [view.title for view in of_losses]
+    assert "Rise of the loss on omniglot with one head off, and scores" in titles

@@ -13,7 +13,7 @@ class Spectrum(pk.Result):
     """Eigenvalues of the order parameter U, largest first."""
 
     name = "third-party-spectrum"
-    summary = "Eigenvalues of the order parameter"
+    summary = "Compute the eigenvalues of the order parameter"
 
     count: int = pk.option(3, "eigenvalues to keep", minimum=1)
 

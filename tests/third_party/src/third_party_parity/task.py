@@ -13,7 +13,7 @@ class ThirdPartyParity(pk.Task):
     """Tokens carry a sign and noise; the label is the product of the signs."""
 
     name: ClassVar[str] = "third-party-parity"
-    summary: ClassVar[str] = "Parity of a few signs, from another distribution"
+    summary: ClassVar[str] = "Learn the parity of a few signs, from another distribution"
     widths: ClassVar[tuple[float, ...]] = (10, 100)
     temperatures: ClassVar[tuple[float, ...]] = (0.1,)
 
