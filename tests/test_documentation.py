@@ -27,11 +27,9 @@ from pathkernel_core import hooks
 from pathkernel_tasks.custom import Custom
 
 ROOT = Path(__file__).parents[1]
-# by a browser, by docs/draw_rooms.py, by docs/draw_paths.py, and by the examples
-MADE_ELSEWHERE = {
-    *("report", "rooms", "attention-paths", "order-parameter"),
-    *("heads-benchmark", "minilm-heads", "vision-heads"),
-}
+# by a benchmark of hours, and by examples of models that are downloaded
+MADE_ELSEWHERE = {"heads-benchmark", "minilm-heads", "vision-heads"}
+RAW_FORMULA = re.compile("^ {4,}[^`|]*[Σ∂√⟨∏∫≈∝]")
 PAGES = [page for at in ("*.md", "tutorials/*.md") for page in sorted((ROOT / "docs").glob(at))]
 ROOT_PAGES = ["README.md", "CONTRIBUTING.md", "SECURITY.md"]
 GUIDES = [*ROOT_PAGES, *(page.relative_to(ROOT).as_posix() for page in PAGES)]
@@ -105,6 +103,39 @@ def test_page_of_other_theories_runs(capsys):
     *_, narrow, teacher = re.findall(r"\[(.*)\]", capsys.readouterr().out)
     narrow, teacher = (np.array(row.split(), float) for row in (narrow, teacher))
     np.testing.assert_allclose(narrow, teacher, rtol=0.05)
+
+
+@pytest.mark.parametrize(
+    "document", ["docs/index.md", "docs/for-theorists.md", "docs/for-pytorch-users.md"]
+)
+def test_first_pages_run_and_fit_the_width(document, capsys):
+    if "torch" in document:
+        pytest.importorskip("torch")
+    for block in code_blocks(document, "python"):
+        exec(block, {})
+        assert max(map(len, block.splitlines())) <= 80
+    assert len(capsys.readouterr().out.split()) > 3
+
+
+@pytest.mark.parametrize("document", GUIDES)
+def test_formulas_are_typeset(document):
+    """A line that is indented is shown as code."""
+    text = (ROOT / document).read_text(encoding="utf-8")
+    text = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    assert not [line for line in text.splitlines() if RAW_FORMULA.match(line)]
+
+
+def test_guide_lists_every_command(command_line):
+    text = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"^\| `pathkernel ([\w-]+)", text, flags=re.MULTILINE))
+    assert listed == set(command_line.command.list_commands(command_line))
+
+
+def test_readme_leads_users_to_their_page_in_one_step():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert {"docs/for-pytorch-users.md", "docs/for-theorists.md"} <= set(
+        re.findall(r"\]\(([^)#]+)", text)
+    )
 
 
 def test_readme_example_is_short():
