@@ -51,10 +51,19 @@ VARIANTS = {  # folder of a study: options
     "strong-noise-uniform": ("--variant", "strong-noise-uniform"),
 }
 PUBLISHED = {  # by the published code on its own draw of the data, at the widths and in the limit
-    "accuracy": (".964", ".961", ".945", ".911", ".855", ".840", ".834", ".826"),
+    "accuracy": ("0.964", "0.961", "0.945", "0.911", "0.855", "0.840", "0.834", "0.826"),
     "action S/N": ("8.420", "8.599", "8.294", "7.853", "7.373", "7.244", "7.133", ""),
-    "strong noise, random head": (".945", "", "", "", "", "", ".774", ".764"),
-    "strong noise, uniform head": (".957", ".955", ".954", ".925", ".881", ".862", ".857", ".843"),
+    "strong noise, random head": ("0.945", "", "", "", "", "", "0.774", "0.764"),
+    "strong noise, uniform head": (
+        "0.957",
+        "0.955",
+        "0.954",
+        "0.925",
+        "0.881",
+        "0.862",
+        "0.857",
+        "0.843",
+    ),
 }
 NETWORKS = {  # bundled network: options of its study
     "2-4-512-128": ("--seed", "0-4"),
@@ -100,8 +109,8 @@ def images(network: str) -> str:
 
 
 def fraction(value: float, digits: int = 3) -> str:
-    """.958 for 0.958, as accuracies and correlations are written."""
-    return f"{value:.{digits}f}".replace("0.", ".", 1) if abs(value) < 1 else f"{value:.{digits}f}"
+    """An accuracy or correlation as it is written."""
+    return f"{value:.{digits}f}"
 
 
 def table(rows: Iterable[Sequence[str]]) -> str:
