@@ -55,7 +55,11 @@ def order_views(
         if not detail:
             main = orders or _charted(names, _CHARTED, 4)
             yield _removal_chart(mean, "removed", main)
-            yield _removal_chart(mean, "removed_all", names)
+            for quantity, test_set in itertools.product(mean["quantity"].values, mean["test_set"].values):
+                one = mean.sel(quantity=[quantity], test_set=[test_set])
+                suffix = [str(quantity)] * (mean.sizes["quantity"] > 1)
+                suffix += [str(test_set)] * (mean.sizes["test_set"] > 1)
+                yield _removal_chart(one, "_".join(["removed_all", *suffix]), names)
             yield _advice(part)
             if result.sizes["draw"] == 1:
                 yield _order_table(result)
@@ -127,9 +131,12 @@ def _removal_chart(mean: xr.Dataset, name: str, orders: Sequence[str]) -> Chart:
     """Values as heads are removed in some orders, with a band of random ones."""
     return Chart(
         name,
-        _capitalised(f"{' and '.join(map(str, mean['quantity'].values))} as heads are removed"),
-        "Means over the test examples as heads are removed, those of lowest score first. The band "
-        f"holds 95 % of {mean.sizes['random_order']} random orders; the {_BEST}, where it is "
+        _capitalised(f"{' and '.join(map(str, mean['quantity'].values))} as heads are removed")
+        + f", {mean['test_set'].values[0]}"
+        * (name.startswith("removed_all_")),
+        "Mean over the test examples as heads are removed, those of lowest score first. The band "
+        f"holds 95 % of {mean.sizes['random_order']} random orders, its line is their mean; the "
+        f"{_BEST}, where it is "
         f"known, is chosen on the same examples. {len(orders)} of {len(orders_of(mean))} orders.",
         partial(_draw_removal, mean, orders),
         detail=name != "removed",
@@ -150,6 +157,9 @@ def _draw_removal(mean: xr.Dataset, orders: Sequence[str]) -> alt.TopLevelMixin:
         best = frame_of(mean["best_measured"].rename("measured")).assign(order=_BEST)
         frames.append(best.dropna(subset=["measured"]))
     frame = pd.concat(frames)
+    measured = "mean over the test examples"
+    if mean.sizes["quantity"] == 1:
+        measured = f"{mean['quantity'].values[0]}, {measured}"
     several = [name for name in ("quantity", "test_set") if mean.sizes[name] > 1]
     frame["panel"] = frame[several or ["quantity"]].agg(", ".join, axis=1)
     return lines(
@@ -160,8 +170,7 @@ def _draw_removal(mean: xr.Dataset, orders: Sequence[str]) -> alt.TopLevelMixin:
         high="upper",
         series="order",
         panel="panel",
-        titles={"removed": "heads removed", "measured": str(mean["quantity"].values[0])}
-        | ({"measured": "mean"} if "quantity" in several else {}),
+        titles={"removed": "heads removed", "measured": measured},
         same_y="quantity" not in several,
     )
 
@@ -176,13 +185,13 @@ def _advice(part: xr.Dataset) -> str:
         names = group["order"].values[np.isclose(group, group.min(), atol=1e-9)]
         best.append(f"{' = '.join(map(str, names))} ({float(group.min()):.3f}) {_NEEDS[str(need)]}")
     return (
-        f"Least {part['quantity'].item()} lost on {part['test_set'].item()}, mean over the numbers "
+        f"Least {_lost(part)} on {part['test_set'].item()}, mean over the numbers "
         f"of heads removed: {', '.join(best)}; {float(lost.sel(order=RANDOM)):.3f} at random."
     )
 
 
 def _order_table(result: xr.Dataset) -> Table:
-    """Heads in the order of their removal, and those that stay."""
+    """Heads in the order of their removal, and those that are kept."""
     rows = []
     for name in orders_of(result):
         steps = removed_sets(result, name)[1:]
@@ -195,24 +204,23 @@ def _order_table(result: xr.Dataset) -> Table:
         "orders",
         "Orders of removal",
         pd.DataFrame(rows),
-        {"order": "{order}", "heads removed": "{removed}", "heads that stay": "{stay}"},
+        {"order": "{order}", "heads removed": "{removed}", "heads kept": "{stay}"},
         "Heads as layer-head, those of equal scores by layer and number. Semicolons divide sets "
         "that do not contain one another.",
     )
 
 
 def _heads(part: xr.Dataset, orders: Sequence[str]) -> pd.DataFrame:
-    """Losses without the heads that can be removed alone, and their scores."""
+    """Rises of the loss with one head off, of those that can be, and their scores."""
     names = ["lost", "lost_error", "score", "rank_correlation"]
     return frame_of(part[names].sel(order=list(orders))).dropna(subset=["lost"])
 
 
 def _head_table(part: xr.Dataset, orders: Sequence[str], detail: bool) -> Table:
-    """Losses without single heads on a test set, and some scores."""
+    """Rises of the loss on a test set with one head off, and some scores."""
     return Table(
         "single_heads",
-        f"{part['quantity'].values[0]} lost on {part['test_set'].item()} without a single head, "
-        "and scores",
+        _capitalised(f"{_lost(part)} on {part['test_set'].item()} with one head off, and scores"),
         _heads(part, orders),
         {"head": "{head}", "lost": "{lost:.4f} ± {lost_error:.4f}"},
         f"Heads as layer-head. ±: standard error over {_setting(part)}.",
@@ -222,13 +230,13 @@ def _head_table(part: xr.Dataset, orders: Sequence[str], detail: bool) -> Table:
 
 
 def _head_chart(part: xr.Dataset, name: str, orders: Sequence[str]) -> Chart:
-    """Loss without every single head against its score."""
+    """Rise of the loss with one head off, for every head, against its score."""
     return Chart(
         name,
-        _capitalised(f"{part['quantity'].values[0]} lost without single heads"),
-        f"Loss by a single head (layer-head) on {_setting(part)} against its score, a panel for "
-        "each order, with their rank correlation ρ (Spearman). Bars, of few heads, are one "
-        "standard error.",
+        _capitalised(f"{_lost(part)} with one head off, against scores"),
+        f"{_capitalised(_lost(part))} with one head (layer-head) off, mean over {_setting(part)}, "
+        "against its score, a panel for each order, with their rank correlation ρ (Spearman). "
+        "Bars, of few heads, are one standard error.",
         partial(_draw_heads, part, orders),
         detail=name != "single_heads",
     )
@@ -253,7 +261,7 @@ def _draw_heads(part: xr.Dataset, orders: Sequence[str]) -> alt.TopLevelMixin:
         series="layer" if frame["layer"].nunique() > 1 else "",
         panel="order",
         name="head",
-        titles={"score": "score", "lost": f"{part['quantity'].values[0]} lost"},
+        titles={"score": "score", "lost": _lost(part)},
         reference="zero" if frame["lower"].min() < 0 < frame["upper"].max() else "",
         same_x=False,
         columns=2,
@@ -267,7 +275,7 @@ def _correlation_tables(result: xr.Dataset, detail: bool) -> Iterator[Table]:
     data = result.mean("draw", keep_attrs=True).assign(
         lowest=correlation.min("draw"), highest=correlation.max("draw")
     )
-    title = "Rank correlation ρ of scores with the loss by single heads"
+    title = f"Rank correlation ρ of scores with the {_lost(result)} with one head off"
     chance = 1.96 / np.sqrt(heads - 1)
     for name, text, bounds in (
         ("rank_correlation", title, ["lowest", "highest"]),
@@ -327,6 +335,13 @@ def with_bounds(data: xr.Dataset) -> xr.Dataset:
         for end in ("lower", "upper")
     }
     return data.drop_dims("bound").assign(ends)
+
+
+def _lost(part: xr.Dataset) -> str:
+    """What a head costs: the rise of a loss, or what is lost of a quantity better when larger."""
+    first = part["quantity"].values.ravel()[0]
+    better = int(part["better"].values.ravel()[0])
+    return f"{first} lost" if better > 0 else f"rise of the {first}"
 
 
 def _capitalised(title: str) -> str:

@@ -176,7 +176,9 @@ def save_charts(
     width: float | None = None,
     title: bool = True,
 ) -> list[Path]:
-    """Write every chart as ``<name>.<format>``, atomically, and return the files.
+    """Write every chart as ``<name>.<format>``, atomically, and return these files.
+
+    Its caption stands beside it, in ``<name>.txt``.
 
     Parameters
     ----------
@@ -189,7 +191,8 @@ def save_charts(
     dpi : float
         Dots per inch of PNG files.
     width : float, optional
-        Width of every chart in inches; letters keep their size.
+        Width of every chart in inches, exactly; letters keep their size. Panels are arranged so
+        that none is higher than 9 inches.
     title : bool
         Whether charts have a title and name the values of their switches.
 
@@ -208,7 +211,8 @@ def save_charts(
         for chart in charts:
             try:
                 files = [folder / f"{chart.name}.{kind}" for kind in formats]
-                for file in files:
+                caption = folder / f"{chart.name}.txt"
+                for file in [*files, caption]:
                     check_replaceable(file, "chart of pathkernel", _is_marked)
                 points = None if width is None else _POINTS * width
                 spec = chart.specification(title=title, width=points)
@@ -221,6 +225,8 @@ def save_charts(
                 for file in files:
                     with replacing(file) as partial:
                         partial.write_bytes(rendered(svg, file.suffix[1:], dpi))
+                with replacing(caption) as partial:
+                    partial.write_text(_caption(chart, spec, files), encoding="utf-8")
                 written += files
             except (NothingToPlot, FileInTheWayError) as reason:
                 report(f"{chart.name}: skipped, {reason}")
@@ -277,6 +283,14 @@ def _printable(part: Any) -> Any:
     if isinstance(part, dict):
         return {_printable(key): _printable(value) for key, value in part.items()}
     return part
+
+
+def _caption(chart: Chart, spec: dict[str, Any], files: Iterable[Path]) -> str:
+    """Title, values of the switches, and content of a chart, and the names of its files."""
+    settings = [line for line in spec["usermeta"]["title"] if line != chart.title]
+    title = ", ".join([chart.title, *settings])
+    names = ", ".join(file.name for file in files)
+    return printable(f"{title}. {chart.caption}\n\nDrawn by {_MARK}: {names}\n", keep="\n")
 
 
 def _measured(spec: dict[str, Any]) -> tuple[float, float]:

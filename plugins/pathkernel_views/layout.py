@@ -23,8 +23,9 @@ _OUTER = ("$schema", "config", "datasets", "params", "usermeta", "description", 
 _SPACE = 12  # points between panels
 _MARGINS = 45  # points of axes beside panels, roughly
 _NARROWEST = 52  # points of a panel
+_COLUMN = 5 * 72  # a narrower chart is one of a column of a paper
 _ROUNDS = 4  # of measuring a chart
-_GROWTH, _LEAST = 1.3, 0.45  # of heights of panels that need not keep their proportions
+_GROWTH, _LEAST = 1.3, 0.55  # of heights of panels that need not keep their proportions
 _LETTERS = 9  # font size of headings
 _KEY, _LINE = 20, 12  # width of a key, height of a row of keys
 _NARROW, _WIDE = " ijltfrI.,:;'|!()[]/-", "mwMW@%—GOQ"
@@ -73,7 +74,8 @@ def resized(spec: Spec, points: float, measure: Callable[[Spec], tuple[float, fl
     measure : callable
         Width and height of a specification as drawn, in points.
     """
-    spec, blocks = dict(spec), _blocks(spec)
+    spec = _with_low_legends(spec) if points < _COLUMN else dict(spec)
+    blocks = _blocks(spec)
     if title := spec.pop("title", None):
         # switches have no place on paper: the heading is that of their first values
         texts = spec.get("usermeta", {}).get("title") or [str(title)]
@@ -99,10 +101,27 @@ def resized(spec: Spec, points: float, measure: Callable[[Spec], tuple[float, fl
     return best[1]
 
 
+def _with_low_legends(spec: Spec) -> Spec:
+    """Put the scale of colours, which is at the right, below the panels."""
+
+    def lowered(part: Any) -> Any:
+        if isinstance(part, list):
+            return [lowered(child) for child in part]
+        if not isinstance(part, dict):
+            return part
+        part = {k: v if k in ("data", "datasets") else lowered(v) for k, v in part.items()}
+        if part.get("orient") == "right" and "gradientLength" in part:
+            part |= {"orient": "bottom", "direction": "horizontal", "gradientLength": 110}
+        return part
+
+    return lowered(spec)
+
+
 def with_width(svg: str, points: float) -> str:
     """Return a drawing whose canvas has exactly a width, in points."""
     size = r'(<svg[^>]*?)width="[\d.]+"([^>]*?)viewBox="0 0 [\d.]+ '
-    return re.sub(size, rf'\g<1>width="{points:g}"\g<2>viewBox="0 0 {points:g} ', svg, count=1)
+    svg = re.sub(size, rf'\g<1>width="{points:g}"\g<2>viewBox="0 0 {points:g} ', svg, count=1)
+    return re.sub(r'<rect width="[\d.]+"', f'<rect width="{points:g}"', svg, count=1)
 
 
 def _blocks(spec: Spec) -> list[_Block]:
@@ -163,7 +182,9 @@ def _has_more(blocks: Sequence[_Block], columns: Sequence[int]) -> bool:
 def _smallest(panel: Spec) -> float:
     text = json.dumps(panel)
     if '"format": ".2f"' in text:
-        return 0.7 * panel["width"]
+        return 0.75 * panel["width"]
+    if '"cell_"' in text and not _names(panel):
+        return 0.4 * panel["width"]
     return max(_NARROWEST, 5.0 * len(_names(panel))) if _names(panel) else _NARROWEST
 
 
@@ -218,7 +239,7 @@ def _composed(
             body["resolve"] = spec["resolve"]
         body = body if not keys else {"vconcat": [body]}
     if keys:
-        width = max(sum(panel.get("width", 0) for panel in row) for row in rows)
+        width = max(sum(panel.get("width", 0) + _SPACE for panel in row) for row in rows)
         body["vconcat"].append(_legend(keys, width))
         body["spacing"] = 8
     return outer | body

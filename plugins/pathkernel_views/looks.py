@@ -76,7 +76,7 @@ def _shades(colour: str, count: int) -> list[str]:
         return [colour]
     tints = (_mixed(colour, 255, white / 20) for white in range(10, 0, -1))
     light = next((tint for tint in tints if contrast(tint) >= _CONTRAST), colour)
-    dark, parts = _parts(_mixed(colour, 0, 0.65)), _parts(light)
+    dark, parts = _parts(_mixed(colour, 0, 0.55)), _parts(light)
     steps = (n / (count - 1) for n in range(count))
     return [_hexadecimal(d + (p - d) * s for d, p in zip(dark, parts, strict=True)) for s in steps]
 

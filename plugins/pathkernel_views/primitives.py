@@ -158,6 +158,8 @@ def lines(
         if hollow:  # white, not transparent, which would show the line through the marker
             inside.condition = {"test": f"{field(hollow)} > 0", "value": "white"}
         point = curves.mark_point(opacity=1, size=14, strokeWidth=1.2)
+        marked = [name for name, look in picture.looks.items() if look.shape or is_text]
+        point = point.transform_filter(f"indexof({json.dumps(marked)}, {field(picture.series)}) >= 0")
         layers.append(point.encode(shape=shape, fill=inside, stroke=stroke))
         layers.append(curves.mark_circle(opacity=0, size=200, aria=False))  # to point at
     for name, look in picture.looks.items() if not is_crowded else ():
@@ -168,7 +170,7 @@ def lines(
             key["band"] = 0.13 if is_limit[name] else 0.2
         elif ends and frame.loc[frame[picture.series] == name, ends].notna().any(axis=None):
             key["bar"] = 0.8
-        if markers and not is_limit[name]:
+        if markers and name in marked and not is_limit[name]:
             key |= {"shape": look.shape or "circle", "size": 14}
         picture.add_key(name, **key)
     if is_crowded:

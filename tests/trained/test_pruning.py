@@ -287,7 +287,7 @@ def test_the_command(study, invoke, tmp_path):
         for kind in ("png", "svg")
     }
     assert {file.name for file in folder.iterdir()} == names
-    for title in ("Orders of removal", "Accuracy on omniglot as", "accuracy lost on omniglot"):
+    for title in ("Orders of removal", "Accuracy on omniglot as", "Accuracy lost on omniglot"):
         assert title in text
     for detail in ("of every layer", "Accuracy less that of random orders"):
         assert detail in text.partition("More tables, with pathkernel show --all")[2]
