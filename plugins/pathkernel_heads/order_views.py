@@ -55,7 +55,9 @@ def order_views(
         if not detail:
             main = orders or _charted(names, _CHARTED, 4)
             yield _removal_chart(mean, "removed", main)
-            for quantity, test_set in itertools.product(mean["quantity"].values, mean["test_set"].values):
+            for quantity, test_set in itertools.product(
+                mean["quantity"].values, mean["test_set"].values
+            ):
                 one = mean.sel(quantity=[quantity], test_set=[test_set])
                 suffix = [str(quantity)] * (mean.sizes["quantity"] > 1)
                 suffix += [str(test_set)] * (mean.sizes["test_set"] > 1)
@@ -132,8 +134,7 @@ def _removal_chart(mean: xr.Dataset, name: str, orders: Sequence[str]) -> Chart:
     return Chart(
         name,
         _capitalised(f"{' and '.join(map(str, mean['quantity'].values))} as heads are removed")
-        + f", {mean['test_set'].values[0]}"
-        * (name.startswith("removed_all_")),
+        + f", {mean['test_set'].values[0]}" * (name.startswith("removed_all_")),
         "Mean over the test examples as heads are removed, those of lowest score first. The band "
         f"holds 95 % of {mean.sizes['random_order']} random orders, its line is their mean; the "
         f"{_BEST}, where it is "
@@ -157,9 +158,9 @@ def _draw_removal(mean: xr.Dataset, orders: Sequence[str]) -> alt.TopLevelMixin:
         best = frame_of(mean["best_measured"].rename("measured")).assign(order=_BEST)
         frames.append(best.dropna(subset=["measured"]))
     frame = pd.concat(frames)
-    measured = "mean over the test examples"
-    if mean.sizes["quantity"] == 1:
-        measured = f"{mean['quantity'].values[0]}, {measured}"
+    measured = str(mean["quantity"].values[0])
+    if mean.sizes["quantity"] > 1:
+        measured = "mean over the test examples"
     several = [name for name in ("quantity", "test_set") if mean.sizes[name] > 1]
     frame["panel"] = frame[several or ["quantity"]].agg(", ".join, axis=1)
     return lines(

@@ -78,7 +78,8 @@ def sample_charts(runs: Sequence[Run]) -> Iterator[Chart]:
         "Predictor, theory and samples",
         "Output of the network for test examples, its mean over the posterior by the theory and "
         "over the draws; ranges are two Monte-Carlo errors."
-        + f" One example in {step} is shown." * (step > 1),
+        + f" One example in {step} is shown."
+        * (step > 1),
         partial(_predictors, runs),
     )
     if series := _series(runs):
@@ -179,7 +180,10 @@ def _order_parameters(
             matrix = matrix.isel(path=paths, path_dual=paths)
             frame = matrix_frame(matrix, row_names(matrix)).assign(part=panel, run=run.title)
             frames.append(frame.rename(columns={"U": quantity}))
-    frame, titles = pd.concat(frames), {"path_dual": "path′", "difference": "difference in standard deviations"}
+    frame, titles = (
+        pd.concat(frames),
+        {"path_dual": "path′", "difference": "difference in standard deviations"},
+    )
     reach = max(1.0, float(frame[quantity].abs().max()))
     return heatmaps(
         frame,

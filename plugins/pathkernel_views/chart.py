@@ -121,7 +121,18 @@ class Chart:
         """
         import altair as alt
 
-        return alt.Chart.from_dict(self.specification(title=title), validate=False)
+        spec = self.specification(title=title)
+        kinds = {
+            "vconcat": alt.VConcatChart,
+            "concat": alt.ConcatChart,
+            "hconcat": alt.HConcatChart,
+            "layer": alt.LayerChart,
+            "facet": alt.FacetChart,
+            "repeat": alt.RepeatChart,
+        }
+        kind = next((kind for name, kind in kinds.items() if name in spec), alt.Chart)
+        with unvalidated():
+            return kind.from_dict(spec, validate=False)
 
     def specification(self, *, title: bool = True, width: float | None = None) -> dict[str, Any]:
         """Return the Vega-Lite specification, not validated.

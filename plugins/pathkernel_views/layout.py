@@ -21,11 +21,14 @@ TALLEST = 9 * 72
 
 _OUTER = ("$schema", "config", "datasets", "params", "usermeta", "description", "title")
 _SPACE = 12  # points between panels
+_PADDING = 2.5  # points of the white edge of a chart that may be cut
 _MARGINS = 45  # points of axes beside panels, roughly
 _NARROWEST = 52  # points of a panel
 _COLUMN = 5 * 72  # a narrower chart is one of a column of a paper
-_ROUNDS = 4  # of measuring a chart
+_ROUNDS = 6  # of measuring a chart
+_LARGEST = 4 * 72  # points of a panel that keeps its proportions
 _GROWTH, _LEAST = 1.3, 0.55  # of heights of panels that need not keep their proportions
+_NAMED = 0.5  # of their size, below which points have no names
 _LETTERS = 9  # font size of headings
 _KEY, _LINE = 20, 12  # width of a key, height of a row of keys
 _NARROW, _WIDE = " ijltfrI.,:;'|!()[]/-", "mwMW@%—GOQ"
@@ -38,6 +41,7 @@ class _Block:
     panels: list[Spec]
     columns: int
     shared: tuple[str, ...] = ()
+    together: int = 1  # panels that stay side by side
 
 
 def text_width(text: str, size: float = _LETTERS) -> float:
@@ -48,10 +52,11 @@ def text_width(text: str, size: float = _LETTERS) -> float:
 
 def wrapped(text: str, points: float, size: float = _LETTERS) -> list[str]:
     """Return the lines of a text that is at most as wide as it may be, where words allow."""
-    text = re.sub(r" ?([=±]) ", "\xa0\\1\xa0", text)  # no line ends at a sign
+    text = re.sub(r" ?([=±]) ", "\xa0\\1\xa0", text)  # no line ends at a sign, nor within 1-2
+    text = re.sub(r"(?<=\d)-|-(?=\d)", "\u2011", text)
     letters = max(1, int(points / max(text_width(text, size) / max(len(text), 1), 1e-9)))
-    lines = textwrap.wrap(text, letters, break_long_words=False, break_on_hyphens=False)
-    return [line.replace("\xa0", " ") for line in lines] or [""]
+    lines = textwrap.wrap(text, letters, break_long_words=False)
+    return [line.replace("\xa0", " ").replace("\u2011", "-") for line in lines] or [""]
 
 
 def arranged(spec: Spec) -> Spec:
@@ -85,19 +90,21 @@ def resized(spec: Spec, points: float, measure: Callable[[Spec], tuple[float, fl
     best = None
     for columns in _choices(blocks, points):
         width = max(map(_row_width, blocks, columns))
-        factor, low = (points - _MARGINS) / width, 1.0
+        factor, low, before = (points - _MARGINS) / width, 1.0, None
         for _ in range(_ROUNDS):  # axes and keys keep their size, which only a drawing tells
             drawn = _composed(spec, blocks, columns, points, factor, low)
             across, down = measure(drawn)
-            if abs(points - across) < 1 and down <= TALLEST:
-                break
+            if -_PADDING < points - across < 1.5 and down <= TALLEST:
+                return drawn
             factor = max(0.1, factor + (points - across - 0.5) / width)
+            excess = max(0, across - points - _PADDING) + max(0, down - TALLEST)
+            if best is None or (excess, abs(points - across)) < best[0]:
+                best = (excess, abs(points - across)), drawn
+            if drawn == before and down <= TALLEST:  # as large as it gets
+                return drawn
+            before = drawn
             if down > TALLEST and not _has_more(blocks, columns):
-                low *= max(0.3, 1 - 1.1 * (down - TALLEST) / down)
-        if best is None or down < best[0]:
-            best = down, drawn
-        if down <= TALLEST:
-            break
+                low *= max(0.3, 1 - 1.05 * (down - TALLEST) / _panels_height(drawn))
     return best[1]
 
 
@@ -120,8 +127,11 @@ def _with_low_legends(spec: Spec) -> Spec:
 def with_width(svg: str, points: float) -> str:
     """Return a drawing whose canvas has exactly a width, in points."""
     size = r'(<svg[^>]*?)width="[\d.]+"([^>]*?)viewBox="0 0 [\d.]+ '
-    svg = re.sub(size, rf'\g<1>width="{points:g}"\g<2>viewBox="0 0 {points:g} ', svg, count=1)
-    return re.sub(r'<rect width="[\d.]+"', f'<rect width="{points:g}"', svg, count=1)
+    found = re.search(r'<svg[^>]*?width="([\d.]+)"', svg)
+    left = min(0.0, (float(found.group(1)) - points) / 2)  # a narrower drawing is in the middle
+    box = rf'\g<1>width="{points:g}"\g<2>viewBox="{left:g} 0 {points:g} '
+    svg = re.sub(size, box, svg, count=1)
+    return re.sub(r'<rect width="[\d.]+"', f'<rect x="{left:g}" width="{points:g}"', svg, count=1)
 
 
 def _blocks(spec: Spec) -> list[_Block]:
@@ -139,7 +149,7 @@ def _blocks(spec: Spec) -> list[_Block]:
     if columns == len(blocks) > 1:  # columns of panels side by side
         shared = tuple(axis for axis in blocks[0].shared if axis == "x")
         rows = zip(*(block.panels for block in blocks), strict=True)
-        return [_Block([panel for row in rows for panel in row], columns, shared)]
+        return [_Block([panel for row in rows for panel in row], columns, shared, columns)]
     return blocks
 
 
@@ -169,14 +179,27 @@ def _choices(blocks: Sequence[_Block], points: float) -> list[list[int]]:
 
     most = max(block.columns for block in blocks)
     count = max(len(block.panels) for block in blocks)
-    wanted = [n for n in range(most, 0, -1) if fits(n)][:1] or [1]
-    wanted += [n for n in range(wanted[0] + 1, min(count, max(most, 3)) + 1) if fits(n)]
+    together = blocks[0].together
+    wanted = [n for n in range(most, 0, -together) if fits(n)][:1] or [together]
+    more = range(wanted[0] + together, min(count, max(most, 3)) + 1, together)
+    wanted += [n for n in more if fits(n)]
     return [[min(n, len(block.panels)) for block in blocks] for n in wanted]
 
 
 def _has_more(blocks: Sequence[_Block], columns: Sequence[int]) -> bool:
     """Whether a grid may have a further column, which costs less than flat panels."""
-    return any(n < min(3, len(block.panels)) for block, n in zip(blocks, columns, strict=True))
+    return any(
+        n + block.together <= min(3, len(block.panels))
+        for block, n in zip(blocks, columns, strict=True)
+    )
+
+
+def _panels_height(drawn: Spec) -> float:
+    """Sum of the heights of the rows of panels, without what stands between them."""
+    grid = drawn.get("vconcat", [drawn])[0]
+    heights = [panel.get("height", 0) for panel in grid.get("concat", [grid])]
+    columns = grid.get("columns", 1)
+    return sum(max(heights[n : n + columns]) for n in range(0, len(heights), columns)) or 1.0
 
 
 def _smallest(panel: Spec) -> float:
@@ -250,15 +273,19 @@ def _sized(panel: Spec, factor: float, low: float, is_final: bool) -> Spec:
     width, height = panel.get("width"), panel.get("height")
     if not (_is_number(width) and _is_number(height)):
         return panel
-    is_map = width == height or '"type": "rect", "width"' in json.dumps(panel)
+    is_map = width == height or '"cell_"' in json.dumps(panel)
+    if is_map:  # a larger one shows no more
+        factor = max(min(factor, _LARGEST / max(width, height)), min(1.0, factor))
     stretch = factor if is_map else min(_GROWTH, max(_LEAST, factor))
     sizes = {"width": round(factor * width, 2), "height": round(low * stretch * height, 2)}
     if is_map and low < 1:
         sizes["width"] = round(low * sizes["width"], 2)
     panel = panel | sizes
+    if factor < _NAMED:
+        panel["layer"] = [p for p in panel["layer"] if '"datum.dx_"' not in json.dumps(p)]
     if "heading" in panel:
         panel["heading"] = wrapped(panel["heading"], sizes["width"] + _SPACE)
-    room = {"x": sizes["width"] + 2 * _SPACE, "y": sizes["height"] + _LETTERS}
+    room = {"x": sizes["width"] + 0.5 * _SPACE, "y": sizes["height"] + _LETTERS}
 
     def with_short_title(axis: str, channel: Spec) -> Spec:
         title = channel.get("title")

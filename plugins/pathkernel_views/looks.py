@@ -21,7 +21,6 @@ MEANINGS = {
 """Colours of series in every chart, by the beginning of their name."""
 
 
-
 @dataclass(frozen=True)
 class Look:
     """Colour, dash and marker of a series."""

@@ -47,7 +47,7 @@ class Picture:
             texts["series"] = ""
         elif pd.api.types.is_numeric_dtype(frame[series]):
             texts[series] = [f"{series.replace('_', ' ')} {_text(v)}" for v in frame[series]]
-        self.frame = frame.assign(**texts)
+        self.frame = frame.assign(**texts).reset_index(drop=True)
         self.ends = [low, high] if low else []
         self.series, self.panel = series or "series", panel
         self.names = distinct(self.frame, self.series)
@@ -154,9 +154,7 @@ class Picture:
         groups = rows.groupby(keys, sort=False).agg({"low": "min", "high": "max"})
         groups = groups.fillna({"low": whole[0], "high": whole[1]})
         chosen = " + '\\n' + ".join(f"chosen_{name}" for name in turned)
-        return [
-            alt.ExprRef(f"({json.dumps(groups[end].to_dict())})[{chosen}]") for end in groups
-        ]
+        return [alt.ExprRef(f"({json.dumps(groups[end].to_dict())})[{chosen}]") for end in groups]
 
     def chart(
         self,

@@ -159,7 +159,9 @@ def lines(
             inside.condition = {"test": f"{field(hollow)} > 0", "value": "white"}
         point = curves.mark_point(opacity=1, size=14, strokeWidth=1.2)
         marked = [name for name, look in picture.looks.items() if look.shape or is_text]
-        point = point.transform_filter(f"indexof({json.dumps(marked)}, {field(picture.series)}) >= 0")
+        point = point.transform_filter(
+            f"indexof({json.dumps(marked)}, {field(picture.series)}) >= 0"
+        )
         layers.append(point.encode(shape=shape, fill=inside, stroke=stroke))
         layers.append(curves.mark_circle(opacity=0, size=200, aria=False))  # to point at
     for name, look in picture.looks.items() if not is_crowded else ():
@@ -351,7 +353,9 @@ def heatmaps(
     size = max(frame[x].nunique(), frame[y].nunique())
     labels = size <= _LABELLED and not pd.api.types.is_numeric_dtype(frame[x])
     with_values = centred and size <= _WITH_VALUES
-    step = 25.0 if with_values else min(25.0, max(9.0 if labels else 1.0, 150 / size))
+    step = (
+        max(25.0, 80 / size) if with_values else min(25.0, max(9.0 if labels else 1.0, 150 / size))
+    )
     columns = max(1, int(FULL / (step * frame[x].nunique() + 12)))
     picture = Picture(frame, **{"columns": columns} | settings)
     across, down = distinct(picture.frame, x), distinct(picture.frame, y)

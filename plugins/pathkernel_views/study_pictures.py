@@ -291,7 +291,9 @@ class StudyPictures:
                 rows, columns = np.indices(kernel.shape).reshape(2, -1) + 1
                 frame = pd.DataFrame({"example": rows, "example_dual": columns})
                 frame["kernel"] = kernel.values.ravel() / unit
-                frames.append(frame.assign(panel=f"{name}, unit {unit:.3g}", seed=kernel["seed"].item()))
+                frames.append(
+                    frame.assign(panel=f"{name}, unit {unit:.3g}", seed=kernel["seed"].item())
+                )
             if not frames:
                 raise NothingToPlot("no kernel is computed yet")
             return pd.concat(frames, ignore_index=True)
