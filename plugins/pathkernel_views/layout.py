@@ -94,12 +94,14 @@ def resized(spec: Spec, points: float, measure: Callable[[Spec], tuple[float, fl
         for _ in range(_ROUNDS):  # axes and keys keep their size, which only a drawing tells
             drawn = _composed(spec, blocks, columns, points, factor, low)
             across, down = measure(drawn)
-            if -_PADDING < points - across < 1.5 and down <= TALLEST:
+            if -_PADDING < points - across < 2.5 and down <= TALLEST:
                 return drawn
             factor = max(0.1, factor + (points - across - 0.5) / width)
             excess = max(0, across - points - _PADDING) + max(0, down - TALLEST)
             if best is None or (excess, abs(points - across)) < best[0]:
                 best = (excess, abs(points - across)), drawn
+            if down > 1.2 * TALLEST and _has_more(blocks, columns):
+                break
             if drawn == before and down <= TALLEST:  # as large as it gets
                 return drawn
             before = drawn
@@ -284,7 +286,9 @@ def _sized(panel: Spec, factor: float, low: float, is_final: bool) -> Spec:
     if factor < _NAMED:
         panel["layer"] = [p for p in panel["layer"] if '"datum.dx_"' not in json.dumps(p)]
     if "heading" in panel:
-        panel["heading"] = wrapped(panel["heading"], sizes["width"] + _SPACE)
+        panel["heading"] = wrapped(
+            panel["heading"], sizes["width"] if is_final else sizes["width"] + _SPACE
+        )
     room = {"x": sizes["width"] + 0.5 * _SPACE, "y": sizes["height"] + _LETTERS}
 
     def with_short_title(axis: str, channel: Spec) -> Spec:

@@ -37,6 +37,7 @@ class Picture:
         low: str = "",
         high: str = "",
     ):
+        frame = frame.reset_index(drop=True)
         texts = {
             name: values.map(lambda text: printable(text) if isinstance(text, str) else text)
             for name, values in frame.items()
@@ -47,7 +48,7 @@ class Picture:
             texts["series"] = ""
         elif pd.api.types.is_numeric_dtype(frame[series]):
             texts[series] = [f"{series.replace('_', ' ')} {_text(v)}" for v in frame[series]]
-        self.frame = frame.assign(**texts).reset_index(drop=True)
+        self.frame = frame.assign(**texts)
         self.ends = [low, high] if low else []
         self.series, self.panel = series or "series", panel
         self.names = distinct(self.frame, self.series)

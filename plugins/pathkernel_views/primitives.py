@@ -117,6 +117,8 @@ def lines(
         if 0 < len(values) <= _FEW_TICKS:
             axis.values = sorted(values)
     along = alt.X(field=place, type="quantitative", scale=scale, axis=axis, title=picture.title(x))
+    if is_text:  # the description of a point for screen readers has the text, by its title
+        along.title, axis.title = "position", picture.title(x)
     scale = picture.scale(*([y, *ends] if same_y else []), log=log_y)
     vertical = picture.measured(y) | {"scale": scale}
     up = alt.Y(field=y, **vertical)

@@ -237,7 +237,7 @@ def test_charts_have_the_width_that_was_asked_for_and_fit_on_a_page(frame, point
     )
     drawn = chart(lambda: against_width(panels, panel="panel")).specification(width=points)
     svg = svg_of(drawn)
-    assert -3 < points - size_of(svg)[0] < 2
+    assert -3 < points - size_of(svg)[0] < 3
     width, height = size_of(with_width(svg, points))
     assert width == points
     assert height <= TALLEST
@@ -247,9 +247,9 @@ def places(svg, x):
     """Horizontal positions of the points of a chart, and of the ticks of their values."""
     text = re.findall(r'<text[^>]*transform="translate\(([\d.]+),15\)"[^>]*>([^<]+)<', svg)
     ticks = {name: float(place) for place, name in text}
-    marks = re.findall(r'<path (aria-label="[^>]*role="graphics-symbol"[^>]*)>', svg)
+    marks = re.findall(r'<path (aria-label="[^>]*roledescription="point"[^>]*)>', svg)
     pattern = rf'{x}: ([^;"]+).*translate\(([\d.]+),'
-    points = [re.search(pattern, mark).groups() for mark in marks if f"{x}: " in mark]
+    points = [re.search(pattern, mark).groups() for mark in marks]
     return [(name, float(place), ticks[name]) for name, place in points]
 
 
@@ -258,7 +258,8 @@ def places(svg, x):
 def test_points_stand_at_their_values(frame, points, x):
     """Neighbouring series are nowhere further than 2 % of the panel from their value."""
     rows = pd.concat([frame.assign(network=f"series {n}") for n in range(5)])
-    rows = rows.dropna().assign(readout=rows["width"].map({10: "first", 100: "last"}))
+    rows = rows.dropna().reset_index(drop=True)
+    rows = rows.assign(readout=rows["width"].map({10: "first", 100: "last"}))
     spec = chart(
         lambda: (
             against_width(rows, log=x == "width")
