@@ -40,8 +40,8 @@ FORMATS = ("png", "svg", "pdf")
 FONT = "Liberation Sans, Arial, Helvetica, sans-serif"  # the first is bundled with vl-convert
 INK = "#222222"
 
-# Okabe and Ito's palette, safe for colour-blind readers; its three palest are darkened to a contrast
-# of at least 3:1 with white
+# Okabe and Ito's palette, safe for colour-blind readers; its three palest are darkened, to a
+# contrast of at least 3:1 with white
 BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#BF5F93"
 SKY, AMBER, BLACK, GREY = "#2E97CF", "#B87C00", "#000000", "#777777"
 PALETTE = (BLUE, ORANGE, GREEN, PURPLE, SKY, AMBER, BLACK, GREY)

@@ -11,7 +11,7 @@ import pandas as pd
 
 from pathkernel_views.chart import INK, PALETTE, unvalidated
 from pathkernel_views.layout import text_width
-from pathkernel_views.picture import HALF, Picture, computed, field
+from pathkernel_views.picture import Picture, computed, field
 
 _STRONGEST = 8  # maximum number of paths in the chart
 _ROW = 34  # points from one head to the next

@@ -148,7 +148,8 @@ class _Page:
         del spec["description"]
         spec["config"]["background"] = "transparent"
         json.dumps(spec, allow_nan=False)  # a failure is reported in place of the chart
-        is_wide = ' class="wide"' * ("facet" in spec)
+        grids = (spec, *spec.get("vconcat", []))
+        is_wide = ' class="wide"' * any("columns" in grid for grid in grids)
         index = len(self._charts)
         self._charts.append(spec)
         self._titles.append(chart.title)

@@ -121,8 +121,8 @@ def study_charts(
             "Order parameter U",
             "The weight U(π, π′) of the kernel of the paths π and π′ in a network of finite width; "
             "a path is named by its head in each layer, such as 1-2. In the Gaussian process (GP) "
-            f"limit U is diagonal. All panels have one scale, with all values unless its ends have a "
-            f"sign ≤ or ≥.{of_paths(rows, sizes['path'])}",
+            "limit U is diagonal. All panels have one scale, with all values unless its ends have "
+            f"a sign ≤ or ≥.{of_paths(rows, sizes['path'])}",
         ),
         "strongest_paths": (
             "The network and its strongest paths",

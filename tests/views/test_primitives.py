@@ -72,7 +72,8 @@ def test_a_chart_has_one_range_with_and_without_its_switch(frame):
     spec = chart(lambda: against_width(frame, switches=["seed"])).altair().to_dict()
     for seed in (0, 1):
         spec["params"][0]["value"] = str(seed)
-        still = chart(lambda: against_width(frame[frame["seed"] == seed], switches=["seed"]))
+        rows = frame[frame["seed"] == seed]
+        still = chart(lambda rows=rows: against_width(rows, switches=["seed"]))
         assert texts(spec)[:-1] == texts(still.altair().to_dict())[:-1]
 
 
@@ -245,7 +246,7 @@ def test_charts_have_the_width_that_was_asked_for_and_fit_on_a_page(frame, point
 
 def places(svg, x):
     """Horizontal positions of the points of a chart, and of the ticks of their values."""
-    text = re.findall(r'<text[^>]*transform="translate\(([\d.]+),15\)"[^>]*>([^<]+)<', svg)
+    text = re.findall(r'<text[^>]*transform="translate\(([\d.]+),13\)"[^>]*>([^<]+)<', svg)
     ticks = {name: float(place) for place, name in text}
     marks = re.findall(r'<path (aria-label="[^>]*roledescription="point"[^>]*)>', svg)
     pattern = rf'{x}: ([^;"]+).*translate\(([\d.]+),'

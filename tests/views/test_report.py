@@ -365,7 +365,7 @@ def look(browser, dataset):
     browser.evaluate(f"{figure}.querySelector('summary').click()")
     assert browser.evaluate(f"until(() => {figure}.querySelectorAll('td').length)") == 72 * 8
 
-    assert browser.evaluate("drawn('My chart', '.mark-symbol.role-mark path')") == 1
+    assert browser.evaluate("drawn('My chart', '.mark-symbol path[role=\"graphics-symbol\"]')") == 1
     background = "getComputedStyle(document.body).backgroundColor"
     before = browser.evaluate(background)
     browser.evaluate("document.getElementById('theme').click()")
