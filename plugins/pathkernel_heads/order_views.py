@@ -59,7 +59,13 @@ def order_views(
             yield _advice(part)
             main = orders or _charted(names, _CHARTED, 4)
             yield _removal_chart(mean, "removed", main)
-            yield _removal_chart(mean, "removed_all", names)
+            for quantity, test_set in itertools.product(
+                mean["quantity"].values, mean["test_set"].values
+            ):
+                one = mean.sel(quantity=[quantity], test_set=[test_set])
+                suffix = [str(quantity)] * (mean.sizes["quantity"] > 1)
+                suffix += [str(test_set)] * (mean.sizes["test_set"] > 1)
+                yield _removal_chart(one, "_".join(["removed_all", *suffix]), names)
         for quantity in result["quantity"].values:
             yield _removal_table(part.sel(quantity=quantity))
         if is_first and result.sizes["draw"] == 1:
@@ -193,9 +199,11 @@ def _removal_chart(mean: xr.Dataset, name: str, orders: Sequence[str]) -> Chart:
     """Values as heads are removed in some orders, with a band of random ones."""
     return Chart(
         name,
-        _capitalised(f"{' and '.join(map(str, mean['quantity'].values))} as heads are removed"),
-        "Means over the test examples as heads are removed, those of lowest score first. The band "
-        f"holds 95 % of {mean.sizes['random_order']} random orders; the {_BEST}, where it is "
+        _capitalised(f"{' and '.join(map(str, mean['quantity'].values))} as heads are removed")
+        + f", {mean['test_set'].values[0]}" * (name.startswith("removed_all_")),
+        "Mean over the test examples as heads are removed, those of lowest score first. The band "
+        f"holds 95 % of {mean.sizes['random_order']} random orders, its line is their mean; the "
+        f"{_BEST}, where it is "
         f"known, is chosen on the same examples. {len(orders)} of {len(orders_of(mean))} orders.",
         partial(_draw_removal, mean, orders),
         detail=name != "removed",
@@ -216,6 +224,9 @@ def _draw_removal(mean: xr.Dataset, orders: Sequence[str]) -> alt.TopLevelMixin:
         best = frame_of(mean["best_measured"].rename("measured")).assign(order=_BEST)
         frames.append(best.dropna(subset=["measured"]))
     frame = pd.concat(frames)
+    measured = str(mean["quantity"].values[0])
+    if mean.sizes["quantity"] > 1:
+        measured = "mean over the test examples"
     several = [name for name in ("quantity", "test_set") if mean.sizes[name] > 1]
     frame["panel"] = frame[several or ["quantity"]].agg(", ".join, axis=1)
     return lines(
@@ -226,8 +237,7 @@ def _draw_removal(mean: xr.Dataset, orders: Sequence[str]) -> alt.TopLevelMixin:
         high="upper",
         series="order",
         panel="panel",
-        titles={"removed": "heads removed", "measured": str(mean["quantity"].values[0])}
-        | ({"measured": "mean"} if "quantity" in several else {}),
+        titles={"removed": "heads removed", "measured": measured},
         same_y="quantity" not in several,
     )
 
@@ -286,13 +296,13 @@ def _head_table(part: xr.Dataset, orders: Sequence[str]) -> Table:
 
 
 def _head_chart(part: xr.Dataset, name: str, orders: Sequence[str]) -> Chart:
-    """Loss without every single head against its score."""
+    """Rise of the loss with one head off, for every head, against its score."""
     return Chart(
         name,
-        _capitalised(f"{part['quantity'].values[0]} lost without single heads"),
-        f"Loss by a single head (layer-head) on {_setting(part)} against its score, a panel for "
-        "each order, with their rank correlation ρ (Spearman). Bars, of few heads, are one "
-        "standard error.",
+        _capitalised(f"{_lost(part)} with one head off, against scores"),
+        f"{_capitalised(_lost(part))} with one head (layer-head) off, mean over {_setting(part)}, "
+        "against its score, a panel for each order, with their rank correlation ρ (Spearman). "
+        "Bars, of few heads, are one standard error.",
         partial(_draw_heads, part, orders),
         detail=name != "single_heads",
     )
@@ -317,7 +327,7 @@ def _draw_heads(part: xr.Dataset, orders: Sequence[str]) -> alt.TopLevelMixin:
         series="layer" if frame["layer"].nunique() > 1 else "",
         panel="order",
         name="head",
-        titles={"score": "score", "lost": f"{part['quantity'].values[0]} lost"},
+        titles={"score": "score", "lost": _lost(part)},
         reference="zero" if frame["lower"].min() < 0 < frame["upper"].max() else "",
         same_x=False,
         columns=2,
@@ -392,6 +402,13 @@ def with_bounds(data: xr.Dataset) -> xr.Dataset:
         for end in ("lower", "upper")
     }
     return data.drop_dims("bound").assign(ends)
+
+
+def _lost(part: xr.Dataset) -> str:
+    """What a head costs: the rise of a loss, or what is lost of a quantity better when larger."""
+    first = part["quantity"].values.ravel()[0]
+    better = int(part["better"].values.ravel()[0])
+    return f"{first} lost" if better > 0 else f"rise of the {first}"
 
 
 def _capitalised(title: str) -> str:

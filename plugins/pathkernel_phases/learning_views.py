@@ -164,5 +164,5 @@ def _draw(frame: pd.DataFrame, title: str) -> alt.TopLevelMixin:
         log=True,
         low="low",
         high="high",
-        titles=_LABELS | {"value": title},
+        titles=_LABELS | {"value": f"{title}, median"},
     )

@@ -38,7 +38,7 @@ _TRACE_ROWS = 10_000
 _BINS = 20  # of ranks
 _ROUNDING = 1e-12  # a smaller relative spread is none
 _ENTRIES = 3  # of U against the width
-_LINES = {"saddle": "theory (saddle)", "next_order": "next order in 1/N", "mean": "sampled"}
+_LINES = {"saddle": "theory, saddle point", "next_order": "next order in 1/N", "mean": "sampled"}
 
 
 def sample_charts(runs: Sequence[Run]) -> Iterator[Chart]:
@@ -68,7 +68,7 @@ def sample_charts(runs: Sequence[Run]) -> Iterator[Chart]:
     yield Chart(
         "differences",
         "Order parameter U, samples less theory",
-        "Posterior mean of U less U at the saddle point, in posterior standard deviations (sd)."
+        "Posterior mean of U less U at the saddle point, in posterior standard deviations."
         + left_out,
         partial(_order_parameters, runs, "difference"),
     )
@@ -76,8 +76,10 @@ def sample_charts(runs: Sequence[Run]) -> Iterator[Chart]:
     yield Chart(
         "predictors",
         "Predictor, theory and samples",
-        "Mean output of the network for test examples; ranges are two Monte-Carlo errors."
-        + f" One example in {step} is shown." * (step > 1),
+        "Output of the network for test examples, its mean over the posterior by the theory and "
+        "over the draws; ranges are two Monte-Carlo errors."
+        + f" One example in {step} is shown."
+        * (step > 1),
         partial(_predictors, runs),
     )
     if series := _series(runs):
@@ -129,7 +131,12 @@ def _measured(runs: Sequence[Run], measure: Measure) -> alt.TopLevelMixin:
         switches=["point"],
         bands=[curve for curve in frame["curve"].unique() if not curve.startswith("sampled")],
         hollow="unconverged",
-        titles={"width": "width N", "test_set": "test set", y: measure.axis},
+        titles={
+            "width": "width N",
+            "test_set": "test set",
+            "unconverged": "did not converge",
+            y: measure.axis,
+        },
         log=True,
     )
 
@@ -166,14 +173,17 @@ def _order_parameters(
     diagonals = [path_diagonal(matrix).values for matrix in means]
     paths, frames = _strongest(runs, np.stack(diagonals)), []
     for run, (theory, mean, sd) in zip(runs, moments):
-        matrices = {"theory (saddle)": theory, "sampled (mean)": mean}
+        matrices = {"theory, saddle point": theory, "sampled, mean over draws": mean}
         if quantity == "difference":
             matrices = {"": (mean - theory) / sd.where(sd > _ROUNDING * np.abs(mean), np.inf)}
         for panel, matrix in matrices.items():
             matrix = matrix.isel(path=paths, path_dual=paths)
             frame = matrix_frame(matrix, row_names(matrix)).assign(part=panel, run=run.title)
             frames.append(frame.rename(columns={"U": quantity}))
-    frame, titles = pd.concat(frames), {"path_dual": "path′", "difference": "difference (sd)"}
+    frame, titles = (
+        pd.concat(frames),
+        {"path_dual": "path′", "difference": "difference in standard deviations"},
+    )
     reach = max(1.0, float(frame[quantity].abs().max()))
     return heatmaps(
         frame,
@@ -226,7 +236,10 @@ def _predictors(runs: Sequence[Run]) -> alt.TopLevelMixin:
         series="side",
         panel="test_set",
         switches=["run"],
-        titles={"theory": "mean output, theory", "value": "mean output, sampled"},
+        titles={
+            "theory": "output, posterior mean of the theory",
+            "value": "output, mean over the draws",
+        },
     )
 
 

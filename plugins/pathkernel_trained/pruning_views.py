@@ -44,9 +44,9 @@ def pruning_views(result: xr.Dataset) -> Iterator[Table | Chart | str]:
     point = _point(result)
     yield Chart(
         "theory_grid",
-        "Rank correlation ρ of the theory's scores of heads with",
+        "Rank correlations of the theory's scores of heads",
         "Spearman's rank correlation ρ of the theory's scores at every width and temperature: with "
-        f"the accuracy lost on {result['test_set'].values[0]} with single heads, and with the "
+        f"the accuracy lost on {result['test_set'].values[0]} with one head off, and with the "
         f"scores at {point}, by which heads are removed.",
         partial(_draw_grid, result),
     )
@@ -108,7 +108,7 @@ def _draw_scores(result: xr.Dataset) -> alt.TopLevelMixin:
     kinds = ("theory", "sampled", "trained")
     names = [name for name in orders_of(result) if kind_of(name) in kinds]
     frame = frame_of(result[["score", "score_error"]].sel(order=names)).dropna(subset=["score"])
-    temperature = frame["order_temperature"].map(", T={:g}".format).replace(", T=nan", "")
+    temperature = frame["order_temperature"].map(", T = {:g}".format).replace(", T = nan", "")
     error = frame["score_error"].fillna(0.0)
     frame = frame.assign(
         order=frame["order"] + temperature,
@@ -128,8 +128,8 @@ def _draw_grid(result: xr.Dataset) -> alt.TopLevelMixin:
     if result.sizes["width"] * result.sizes["temperature"] < 2:
         raise NothingToPlot("the study has a single point")
     panels = {
-        "accuracy lost": result["theory_correlation"].isel(test_set=0, drop=True),
-        f"scores at {_point(result)}": result["theory_agreement"],
+        "with the accuracy lost": result["theory_correlation"].isel(test_set=0, drop=True),
+        f"with the scores at {_point(result)}": result["theory_agreement"],
     }
     frames = [frame_of(values.rename("ρ")).assign(panel=title) for title, values in panels.items()]
     frame = pd.concat(frames)

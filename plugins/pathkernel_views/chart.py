@@ -15,12 +15,10 @@ Altair is imported on first use, not with this module.
 from __future__ import annotations
 
 import io
-import itertools
 import json
 import logging
 import os
 import re
-import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -33,6 +31,7 @@ from pathkernel_core.local_files import check_local
 from pathkernel_core.text import printable
 from pathkernel_datasets.lock import locked
 from pathkernel_views.files import FileInTheWayError, check_replaceable
+from pathkernel_views.layout import arranged, resized, with_width
 
 if TYPE_CHECKING:
     import altair as alt
@@ -41,22 +40,11 @@ FORMATS = ("png", "svg", "pdf")
 FONT = "Liberation Sans, Arial, Helvetica, sans-serif"  # the first is bundled with vl-convert
 INK = "#222222"
 
-# Okabe and Ito's palette, safe for colour-blind readers
-BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
-SKY, AMBER, BLACK, GREY = "#56B4E9", "#E69F00", "#000000", "#777777"
+# Okabe and Ito's palette, safe for colour-blind readers; its three palest are darkened, to a
+# contrast of at least 3:1 with white
+BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#BF5F93"
+SKY, AMBER, BLACK, GREY = "#2E97CF", "#B87C00", "#000000", "#777777"
 PALETTE = (BLUE, ORANGE, GREEN, PURPLE, SKY, AMBER, BLACK, GREY)
-
-MEANINGS = {
-    "theory": BLUE,
-    "N =": BLUE,
-    "GP limit": ORANGE,
-    "next order": GREEN,
-    "sampled": AMBER,
-    "trained": GREEN,
-    "random": GREY,
-    "best set": BLACK,
-}
-"""Colours of series in every chart, by the beginning of their name."""
 
 THEME = {
     "font": FONT,
@@ -95,9 +83,6 @@ THEME = {
 
 _RESOLUTION = 200  # dots per inch of PNG files
 _POINTS = 72  # per inch
-_LETTER, _SMALL_LETTER = 4.5, 4.2  # mean widths in points, in titles and elsewhere
-_SMALLEST = 0.3  # factor of panels
-_MARGINS = 50  # points of axes beside panels, roughly
 _MARK = "pathkernel"  # in every file of a chart
 
 
@@ -136,26 +121,47 @@ class Chart:
         """
         import altair as alt
 
-        # shallow: every copy of Altair's otherwise copies the whole chart
-        chart, heading = self.draw().copy(deep=False), printable(" ".join(self.title.split()))
-        lines = [json.dumps(heading)] if title else []
-        first_lines = [heading]
-        if isinstance(chart.title, alt.TitleParams):
-            lines.append(chart.title.text.expr)
-            first_lines.append(chart.usermeta["setting"])
+        spec = self.specification(title=title)
+        kinds = {
+            "vconcat": alt.VConcatChart,
+            "concat": alt.ConcatChart,
+            "hconcat": alt.HConcatChart,
+            "layer": alt.LayerChart,
+            "facet": alt.FacetChart,
+            "repeat": alt.RepeatChart,
+        }
+        kind = next((kind for name, kind in kinds.items() if name in spec), alt.Chart)
         with unvalidated():
-            if lines:
-                chart.title = alt.TitleParams(text=alt.ExprRef(f"[{', '.join(lines)}]"))
-            chart.config = alt.Config(**THEME)
-        chart.usermeta, chart.description = {"title": first_lines}, self.caption
-        return chart
+            return kind.from_dict(spec, validate=False)
 
-    def specification(self, *, title: bool = True) -> dict[str, Any]:
-        """Return the Vega-Lite specification of :meth:`altair`, not validated.
+    def specification(self, *, title: bool = True, width: float | None = None) -> dict[str, Any]:
+        """Return the Vega-Lite specification, not validated.
 
         :func:`pathkernel_datasets.testing.check_result` validates the charts of a plugin.
+
+        Parameters
+        ----------
+        title : bool
+            Whether it has the title of the chart; it names the values of switches in any case.
+        width : float, optional
+            Total width in points, for paper: no letter is scaled, and switches have their first
+            values.
         """
-        return self.altair(title=title).to_dict(validate=False)
+        spec, heading = self.draw().to_dict(validate=False), printable(" ".join(self.title.split()))
+        spec.pop("config", None)
+        own, keys = spec.pop("title", None), spec.get("usermeta", {}).get("keys", [])
+        lines, first_lines = [json.dumps(heading)] * title, [heading] * title
+        if isinstance(own, dict) and isinstance(own["text"], dict):  # of the switches
+            lines.append(own["text"]["expr"])
+            first_lines.append(spec["usermeta"]["setting"])
+        if lines:
+            spec["title"] = {"text": {"expr": f"[{', '.join(lines)}]"}}
+        spec |= {
+            "config": THEME,
+            "description": self.caption,
+            "usermeta": {"title": first_lines, "keys": keys},
+        }
+        return arranged(spec) if width is None else resized(spec, width, _measured)
 
     def _repr_mimebundle_(self, *arguments: Any, **settings: Any) -> Any:
         return self.altair()._repr_mimebundle_(*arguments, **settings)
@@ -181,7 +187,9 @@ def save_charts(
     width: float | None = None,
     title: bool = True,
 ) -> list[Path]:
-    """Write every chart as ``<name>.<format>``, atomically, and return the files.
+    """Write every chart as ``<name>.<format>``, atomically, and return these files.
+
+    Its caption stands beside it, in ``<name>.txt``.
 
     Parameters
     ----------
@@ -194,7 +202,8 @@ def save_charts(
     dpi : float
         Dots per inch of PNG files.
     width : float, optional
-        Width of every chart in inches; letters keep their size.
+        Width of every chart in inches, exactly; letters keep their size. Panels are arranged so
+        that none is higher than 9 inches.
     title : bool
         Whether charts have a title and name the values of their switches.
 
@@ -213,18 +222,22 @@ def save_charts(
         for chart in charts:
             try:
                 files = [folder / f"{chart.name}.{kind}" for kind in formats]
-                for file in files:
+                caption = folder / f"{chart.name}.txt"
+                for file in [*files, caption]:
                     check_replaceable(file, "chart of pathkernel", _is_marked)
-                spec = chart.specification()
+                points = None if width is None else _POINTS * width
+                spec = chart.specification(title=title, width=points)
                 if not title:
                     spec.pop("title", None)
-                if width is not None:
-                    spec = resized(spec, _POINTS * width)
                 files[0].parent.mkdir(parents=True, exist_ok=True)
                 svg = svg_of(spec)
+                if points is not None:
+                    svg = with_width(svg, points)
                 for file in files:
                     with replacing(file) as partial:
                         partial.write_bytes(rendered(svg, file.suffix[1:], dpi))
+                with replacing(caption) as partial:
+                    partial.write_text(_caption(chart, spec, files), encoding="utf-8")
                 written += files
             except (NothingToPlot, FileInTheWayError) as reason:
                 report(f"{chart.name}: skipped, {reason}")
@@ -283,128 +296,19 @@ def _printable(part: Any) -> Any:
     return part
 
 
-def resized(spec: dict[str, Any], points: float) -> dict[str, Any]:
-    """Scale the panels of a specification to a total width; letters keep their size.
-
-    Panels that would become too small are arranged in fewer columns, and so are the entries of a
-    legend that is too wide. Long titles are wrapped.
-    """
-
-    def with_narrow_legend(part: dict[str, Any]) -> dict[str, Any]:
-        names = (part.get("scale") or {}).get("domain")
-        if not (part.get("legend") or {}).get("columns") or not names:
-            return part
-        columns = min(part["legend"]["columns"], legend_columns(map(str, names), points))
-        return part | {"legend": part["legend"] | {"columns": columns}}
-
-    def scaled(factor: float) -> dict[str, Any]:
-        def with_scaled_panel(part: dict[str, Any]) -> dict[str, Any]:
-            sizes = {key: part[key] for key in ("width", "height") if _is_number(part.get(key))}
-            return part | {key: factor * size for key, size in sizes.items()}
-
-        return _changed(arranged, with_scaled_panel)
-
-    spec = _changed(spec, with_narrow_legend)
-    title = {}
-    if spec.pop("title", None):  # which may be wider than the panels
-        texts = [text.replace(" = ", "\xa0=\xa0") for text in spec["usermeta"]["title"]]
-        lines = [line for text in texts for line in textwrap.wrap(text, int(points / _LETTER))]
-        title = {"title": {"text": [line.replace("\xa0", " ") for line in lines]}}
-    panels, names = json.dumps(spec.get("spec")), spec.get("facet", {}).get("sort", [])
-    smallest = 0.35 if '"labels": false' in panels else 0.75 if '"format": ".2f"' in panels else 0.5
-    for columns in range(spec.get("columns", 1), 0, -1):
-        arranged = spec | {"columns": columns} if "columns" in spec else spec
-        width, room = _panel_width(arranged), points - _MARGINS
-        if room > max(smallest * width, columns * _SMALL_LETTER * max(map(len, names), default=0)):
-            break
-    if not width:  # of a plugin's chart
-        return spec | title
-    if len(names) % columns:  # no axis below a gap
-        arranged["resolve"] = spec.get("resolve", {}) | {"axis": {"x": "independent"}}
-    # axes and legends keep their size, which only a rendering tells; the panels have the rest
-    factor = max(_SMALLEST, room / width)
-    margins = _width(scaled(factor)) - factor * width
-    return scaled(max(_SMALLEST, (points - margins) / width)) | title
+def _caption(chart: Chart, spec: dict[str, Any], files: Iterable[Path]) -> str:
+    """Title, values of the switches, and content of a chart, and the names of its files."""
+    settings = [line for line in spec["usermeta"]["title"] if line != chart.title]
+    title = ", ".join([chart.title, *settings])
+    names = ", ".join(file.name for file in files)
+    return printable(f"{title}. {chart.caption}\n\nDrawn by {_MARK}: {names}\n", keep="\n")
 
 
-def _panel_width(spec: dict[str, Any]) -> float:
-    """Sum of the widths of the panels in the widest row, 0 if unknown."""
-    if "facet" in spec:
-        panels = len(spec["facet"].get("sort") or [""])
-        return min(spec.get("columns", 1), panels) * _panel_width(spec["spec"])
-    if "concat" in spec:
-        widths = [_panel_width(chart) for chart in spec["concat"]]
-        columns = spec.get("columns", len(widths))
-        return max(sum(widths[n : n + columns]) for n in range(0, len(widths), columns))
-    return spec["width"] if _is_number(spec.get("width")) else 0
-
-
-def _is_number(size: Any) -> bool:
-    return isinstance(size, int | float)  # or a step, or a container
-
-
-def legend_columns(names: Iterable[str], points: float) -> int:
-    """Return the number of columns, at least 1, of a legend of some names that fit into a width."""
-    return max(1, int(points / (_SMALL_LETTER * max(map(len, names)) + 30)))
-
-
-def _changed(part: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
-    """Copy a specification, with a function applied to every object besides data and settings."""
-    if isinstance(part, list):
-        return [_changed(child, change) for child in part]
-    if not isinstance(part, dict):
-        return part
-    fixed = ("data", "datasets", "config", "mark", "params")
-    return change({k: v if k in fixed else _changed(v, change) for k, v in part.items()})
-
-
-def _width(spec: dict[str, Any]) -> float:
-    return float(re.search(r'width="([\d.]+)"', svg_of(spec)).group(1))
+def _measured(spec: dict[str, Any]) -> tuple[float, float]:
+    """Return width and height of a specification as drawn, in points."""
+    size = re.search(r'width="([\d.]+)" height="([\d.]+)"', svg_of(spec))
+    return float(size.group(1)), float(size.group(2))
 
 
 def _is_marked(content: bytes) -> bool:
     return _MARK.encode() in content[:4096] + content[-64:]
-
-
-@dataclass(frozen=True)
-class Look:
-    """Colour, dash and marker of a series."""
-
-    colour: str
-    dash: tuple[int, ...]
-    shape: str
-
-
-_LIMIT_SHAPE = "M-2,0L2,0"  # a line long enough for its dashes to show in a legend
-_SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
-_DASHES = ((1, 0), (6, 2), (2, 2))
-_LIMIT_DASHES = ((5, 3), (2, 2), (8, 2, 2, 2))
-
-
-def looks(names: Iterable[str]) -> dict[str, Look]:
-    """Return colour, dash and marker of every series, by the meaning of its name.
-
-    Limits are dashed. Series of one meaning have shades of its colour, and no two series have the
-    same marker and dash.
-    """
-    names = list(dict.fromkeys(names))
-    meanings = {
-        name: next((colour for key, colour in MEANINGS.items() if name.startswith(key)), None)
-        for name in names
-    } | {name: PURPLE for name in names if name.endswith("(GP limit)")}
-    free = itertools.cycle([c for c in PALETTE if c not in meanings.values()] or PALETTE)
-    colours = {name: meaning or next(free) for name, meaning in meanings.items()}
-    series = {}
-    for n, (name, colour) in enumerate(colours.items()):
-        relatives = [name for name in names if colours[name] == colour]
-        shade = _tint(colour, 0.65 * relatives.index(name) / max(2, len(relatives) - 1))
-        if "GP limit" in name:
-            series[name] = Look(shade, _LIMIT_DASHES[relatives.index(name) % 3], _LIMIT_SHAPE)
-        else:
-            series[name] = Look(shade, _DASHES[n // len(_SHAPES) % 3], _SHAPES[n % len(_SHAPES)])
-    return series
-
-
-def _tint(colour: str, white: float) -> str:
-    parts = [int(colour[start : start + 2], 16) for start in (1, 3, 5)]
-    return "#" + "".join(f"{round(part + (255 - part) * white):02x}" for part in parts)

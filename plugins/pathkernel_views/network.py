@@ -9,17 +9,24 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from pathkernel_views.chart import GREY, PALETTE, unvalidated
-from pathkernel_views.picture import HALF, Picture, computed, field
+from pathkernel_views.chart import INK, PALETTE, unvalidated
+from pathkernel_views.layout import text_width
+from pathkernel_views.picture import Picture, computed, field
 
 _STRONGEST = 8  # maximum number of paths in the chart
+_ROW = 34  # points from one head to the next
+_BOX = 0.29  # half the width of a head's box, where layers are 1 apart
+_STACK = 0.55  # of a row, the lines of all paths together
+_THICKEST, _THINNEST, _GAP = 7.0, 0.5, 1.2  # points
 
 
 @unvalidated()
 def network(
     frame: pd.DataFrame, path: str, strength: str, heads: Sequence[int], **settings: Any
 ) -> alt.TopLevelMixin:
-    """Draw the strongest paths through the heads of the layers, input below and output above.
+    """Draw the strongest paths through the heads of the layers, from the input to the output.
+
+    Paths through one head run side by side behind its box, past a layer above its heads.
 
     Parameters
     ----------
@@ -36,73 +43,104 @@ def network(
     group = frame.groupby(switches, sort=False).ngroup() if switches else 0
     frame = frame.assign(rank=strengths.rank(method="first", ascending=False), group=group)
     frame = frame[frame["rank"] <= _STRONGEST].sort_values(["group", "rank"])
-    frame = frame.drop(columns="group")
+    most = max(heads)
+    # as thick as they are strong, and together as thick as a box has room for
+    room = frame.groupby("group")[strength].transform("sum").max()
+    thickest = min(_THICKEST, _STACK * _ROW * frame[strength].max() / max(room, 1e-300))
+    thick = (thickest * frame[strength] / frame[strength].max()).clip(lower=_THINNEST)
+    below = (thick + _GAP).groupby(frame["group"]).cumsum() - (thick + _GAP) / 2
+    whole = (thick + _GAP).groupby(frame["group"]).transform("sum")
+    frame = frame.assign(thick=thick, offset=(below - whole / 2) / _ROW).drop(columns="group")
     picture = Picture(frame, **settings)
     levels = ["input", *(f"layer {layer + 1}" for layer in range(len(heads))), "output"]
-    top, half = len(heads) + 1, (max(heads) + 1) / 2
-    axis = alt.Axis(
-        labelExpr=f"{json.dumps(levels)}[datum.value]",
-        values=list(range(top + 1)),
-        domain=False,
-        ticks=False,
-    )
-    number = {"type": "quantitative", "title": None}
-    above = number | {"axis": axis, "scale": alt.Scale(domain=[-0.4, top + 0.4])}
-    label, width = 4.2 * picture.frame[path].str.len().max() + 30, HALF * 1.05
-    right = half * (width + label) / (width - label)  # of the labels
-    across = number | {"axis": None, "scale": alt.Scale(domain=[-half, right])}
+    skips = bool(picture.frame[path].astype(str).str.contains("skip").any())
+    label = text_width("x" * int(picture.frame[path].astype(str).str.len().max()), 8) + 34
+    # rows of heads downwards, levels from left to right, and the names of the paths at the right
+    width = 54 * len(levels) + label
+    end = (len(levels) - 0.5) + label / 54
+    number = {"type": "quantitative", "title": None, "axis": None}
+    across = number | {"scale": alt.Scale(domain=[-0.5, end], nice=False)}
+    top = -1.2 - 0.6 * skips
+    down = number | {"scale": alt.Scale(domain=[top, most - 0.4], reverse=True, nice=False)}
     ranks = alt.Scale(domain=list(range(1, _STRONGEST + 1)), range=list(PALETTE))
     colour = alt.Color(field="rank", type="ordinal", legend=None, scale=ranks)
-    thick = alt.Scale(domain=[0, float(picture.frame[strength].max())], range=[0.3, 7])
+    middle, past = (most - 1) / 2, -1.0
+    counts = json.dumps([1, *heads, 1])
     paths = (
         alt.Chart()
         .transform_calculate(
             head_=f"split('1-' + {field(path)} + '-1', '-')",
             level_=f"sequence({len(levels)})",
-            count_=json.dumps([1, *heads, 1]),
+            count_=counts,
+            end_="[-1, 1]",
         )
         .transform_flatten(["head_", "level_", "count_"])
-        .transform_calculate(  # skips pass left of the first head, paths of one head side by side
-            x_="(toNumber(datum.head_) || 0.3) - (datum.count_ + 1) / 2 + 0.03 * (datum.rank - 4.5)"
+        .transform_flatten(["end_"])
+        .transform_calculate(
+            x_=f"datum.level_ + {_BOX} * datum.end_",
+            y_=f"(toNumber(datum.head_) ? toNumber(datum.head_) - 1 + {middle} "
+            f"- (datum.count_ - 1) / 2 : {past}) + datum.offset",
         )
-        .mark_line(opacity=0.85, strokeCap="round")
+        .mark_line(strokeCap="butt", strokeJoin="round")
         .encode(
             x=alt.X(field="x_", **across),
-            y=alt.Y(field="level_", **above),
-            order=alt.Order(field="level_"),
+            y=alt.Y(field="y_", **down),
+            order=alt.Order(field="x_"),
             detail=alt.Detail(field=path),
             color=colour,
-            strokeWidth=alt.StrokeWidth(field=strength, legend=None, scale=thick, **number),
+            strokeWidth=alt.StrokeWidth(
+                field="thick", type="quantitative", scale=None, legend=None
+            ),
             tooltip=picture.tips(path, strength),
         )
     )
-    nodes = [
-        {"x": head - (count + 1) / 2, "y": layer, "head": str(head)}
-        for layer, count in enumerate(heads, start=1)
-        for head in range(1, count + 1)
+    boxes = [(0, middle, ""), (len(levels) - 1, middle, "")] + [
+        (level, middle + n - (count - 1) / 2, f"head {n + 1}")
+        for level, count in enumerate(heads, start=1)
+        for n in range(count)
     ]
-    node = alt.Chart(alt.InlineData(values=nodes)).encode(
-        x=alt.X(field="x", **across), y=alt.Y(field="y", **above)
+    nodes = [
+        {"left": x - _BOX, "right": x + _BOX, "above": y - 0.36, "below": y + 0.36, "x": x, "y": y}
+        | {"name": name or levels[x]}
+        for x, y, name in boxes
+    ]
+    node = alt.Chart(alt.InlineData(values=nodes))
+    box = node.mark_rect(fill="white", stroke=INK, strokeWidth=0.8, opacity=1, cornerRadius=3)
+    box = box.encode(
+        x=alt.X(field="left", **across),
+        x2=alt.X2("right"),
+        y=alt.Y(field="above", **down),
+        y2=alt.Y2("below"),
     )
-    size = 120 if max(heads) <= 8 else 60
+    name = node.mark_text(fontSize=7, aria=False).encode(
+        x=alt.X(field="x", **across),
+        y=alt.Y(field="y", **down),
+        text=alt.Text(field="name", type="nominal"),
+    )
+    headings = [{"x": n, "y": top + 0.35, "name": levels[n]} for n in range(1, len(levels) - 1)]
+    headings.append({"x": end, "y": top + 0.35, "name": picture.title(strength)})
+    heading = alt.Chart(alt.InlineData(values=headings)).mark_text(
+        fontSize=8, color=INK, align=alt.ExprRef(f"datum.x === {end} ? 'right' : 'center'")
+    )
+    heading = heading.encode(
+        x=alt.X(field="x", **across),
+        y=alt.Y(field="y", **down),
+        text=alt.Text(field="name", type="nominal"),
+    )
     texts = (
         alt.Chart()
         .transform_calculate(
             text_=f"{field(path)} + ':  ' + format({field(strength)}, '.3~g')",
-            y_=f"{top + 0.1} - (datum.rank - 1) * {(top + 0.6) / _STRONGEST}",
+            y_=f"{top + 0.8} + (datum.rank - 1) * {(most - 1.4 - top) / _STRONGEST}",
+            x_=f"{end}",
         )
-        .mark_text(align="right", fontSize=8, dx=-2)
+        .mark_text(align="right", fontSize=8)
         .encode(
-            x=alt.value("width"),
-            y=alt.Y(field="y_", **above),
+            x=alt.X(field="x_", **across),
+            y=alt.Y(field="y_", **down),
             text=alt.Text(field="text_", type="nominal"),
             color=colour,
         )
     )
-    layers = [
-        paths,
-        node.mark_circle(size=size, opacity=1, color="white", stroke=GREY, strokeWidth=1),
-        node.mark_text(fontSize=7).encode(text=alt.Text(field="head", type="nominal")),
-        texts,
-    ]
-    return picture.chart(layers, width, 46 * len(levels))
+    height = max(_ROW * (most - 0.4 - top), 13 * (_STRONGEST + 2))
+    return picture.chart([paths, box, name, heading, texts], width, height, exact=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -12,7 +13,8 @@ import numpy as np
 import pandas as pd
 
 from pathkernel_core.text import printable
-from pathkernel_views.chart import NothingToPlot, legend_columns, looks
+from pathkernel_views.chart import NothingToPlot
+from pathkernel_views.looks import Look, looks
 from pathkernel_views.table import csv_text
 
 FULL, HALF = 500, 220
@@ -35,6 +37,7 @@ class Picture:
         low: str = "",
         high: str = "",
     ):
+        frame = frame.reset_index(drop=True)
         texts = {
             name: values.map(lambda text: printable(text) if isinstance(text, str) else text)
             for name, values in frame.items()
@@ -49,6 +52,7 @@ class Picture:
         self.ends = [low, high] if low else []
         self.series, self.panel = series or "series", panel
         self.names = distinct(self.frame, self.series)
+        self.keys: list[dict[str, Any]] = []
         self.panels = distinct(self.frame, panel) if panel else [""]
         # a full last row, if possible
         count, rows = len(self.panels), range(min(columns, len(self.panels)), 1, -1)
@@ -86,28 +90,72 @@ class Picture:
                 tips.append(alt.Tooltip(field=name, title=self.title(name), **form))
         return tips
 
+    @cached_property
+    def looks(self) -> dict[str, Look]:
+        """Colour, dash and marker of every series."""
+        return looks(self.names)
+
     def series_channels(self) -> list[Any]:
-        """Return stroke, fill, dash and marker of the series, with a common legend."""
-        room = HALF if len(self.panels) == 1 else 1.4 * HALF
-        legend = alt.Legend(columns=legend_columns(self.names, room), symbolOpacity=1)
-        styles = looks(self.names).values()
+        """Return stroke, fill, dash and marker of the series; :attr:`keys` are their legend."""
+        styles = self.looks.values()
         colours = [style.colour for style in styles]
         ranges = {
             alt.Stroke: colours,
             alt.Fill: colours,
             alt.StrokeDash: [list(style.dash) for style in styles],
-            alt.Shape: [style.shape for style in styles],
+            alt.Shape: [style.shape or "circle" for style in styles],
         }
         return [
             channel(
                 field=self.series,
                 type="nominal",
                 title=None,
-                legend=None if self.names == [""] else legend,
+                legend=None,
                 scale=alt.Scale(domain=self.names, range=values),
             )
             for channel, values in ranges.items()
         ]
+
+    def add_key(self, name: str, **parts: Any) -> None:
+        """Add the key of a series, of the parts that :mod:`pathkernel_views.layout` draws."""
+        if name != "":
+            self.keys.append({"name": name} | {"colour": self.looks[name].colour} | parts)
+
+    def scale(self, *columns: str, log: bool = False, kind: str = "") -> alt.Scale:
+        """Return a scale of all values of some columns that one setting of the switches shows.
+
+        So a chart has one range in a file and in a report. Without columns it is automatic.
+        """
+        form: dict[str, Any] = {"type": "log"} if log else {"zero": False}
+        if kind:
+            form |= {"type": "pow", "exponent": 1 / 3}
+        scale = alt.Scale(**form, padding=6)
+        ends = self.ends_of(self.frame[list(columns)], log)
+        if ends is not None:
+            scale.domain = ends
+        return scale
+
+    def ends_of(self, values: pd.DataFrame, log: bool = False) -> list[Any] | None:
+        """Return the least and the largest value, as expressions of the switches if there are any.
+
+        ``values`` has the rows of :attr:`frame`. None if no value is finite.
+        """
+        table = values.to_numpy(dtype=float)
+        table = np.where(np.isfinite(table) & (table > 0 if log else True), table, np.nan)
+        if not table.size or np.isnan(table).all():
+            return None
+        turned = [name for name in self.switches if self.frame[name].nunique() > 1]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of rows without values
+            rows = pd.DataFrame({"low": np.nanmin(table, 1), "high": np.nanmax(table, 1)})
+        whole = [float(rows["low"].min()), float(rows["high"].max())]
+        if not turned:
+            return whole
+        keys = self.frame[turned].agg("\n".join, axis=1).to_numpy()
+        groups = rows.groupby(keys, sort=False).agg({"low": "min", "high": "max"})
+        groups = groups.fillna({"low": whole[0], "high": whole[1]})
+        chosen = " + '\\n' + ".join(f"chosen_{name}" for name in turned)
+        return [alt.ExprRef(f"({json.dumps(groups[end].to_dict())})[{chosen}]") for end in groups]
 
     def chart(
         self,
@@ -127,8 +175,6 @@ class Picture:
             facet = alt.Facet(field=self.panel, type="nominal", title=None, sort=self.panels)
             chart = chart.facet(facet, columns=self.columns, data=self.data, spacing=10)
             chart = chart.resolve_scale(**resolve)
-            if len(self.panels) % self.columns:  # no axis below a gap
-                chart = chart.resolve_axis(x="independent")
         else:
             chart.data = self.data
         settings, first_settings, parameters = [], [], []
@@ -146,7 +192,7 @@ class Picture:
         if settings:
             chart.params = parameters or alt.Undefined
             chart.title = alt.TitleParams(text=alt.ExprRef(" + ', ' + ".join(settings)))
-            chart.usermeta = {"setting": ", ".join(first_settings)}
+        chart.usermeta = {"setting": ", ".join(first_settings), "keys": self.keys}
         return chart
 
 
@@ -168,18 +214,6 @@ def computed(frame: pd.DataFrame, *columns: str) -> pd.DataFrame:
     if rows.empty:
         raise NothingToPlot(f"{' and '.join(columns).replace('_', ' ')} is not computed yet")
     return rows
-
-
-def scale_of(frame: pd.DataFrame, log: bool = False, nice: bool = True) -> alt.Scale:
-    """Return a scale of all values of a frame, automatic without values."""
-    values = frame.to_numpy(dtype=float)
-    values = values[np.isfinite(values) & (values > 0 if log else True)]
-    scale = alt.Scale(type="log", padding=6) if log else alt.Scale(zero=False, padding=6)
-    if values.size:
-        scale.domain = [float(values.min()), float(values.max())]
-        if nice and not log:
-            scale.nice, scale.padding = True, 0
-    return scale
 
 
 def distinct(frame: pd.DataFrame, column: str) -> list[Any]:

@@ -11,7 +11,7 @@
 Settings of all of them:
 
 - ``series``: column shown by colour, dash and marker, with colours by meaning
-  (:data:`pathkernel_views.chart.MEANINGS`);
+  (:data:`pathkernel_views.looks.MEANINGS`);
 - ``panel``: column with a panel for each value;
 - ``switches``: columns of which one value at a time is shown, at first the frame's first;
 - ``titles``: titles of columns at axes and in tooltips, by default the labels of the frame;
@@ -31,23 +31,18 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from pathkernel_views.chart import BLACK, GREY, INK, unvalidated
-from pathkernel_views.picture import (
-    FULL,
-    HALF,
-    Picture,
-    computed,
-    distinct,
-    field,
-    inline,
-    scale_of,
-)
+from pathkernel_views.chart import BLACK, BLUE, GREY, INK, unvalidated
+from pathkernel_views.looks import Look
+from pathkernel_views.picture import FULL, HALF, Picture, computed, distinct, field, inline
 
 _LABELLED = 27  # largest heat map with names at its rows
 _WITH_VALUES = 8  # largest heat map with values in its cells
 _NAMED_POINTS = 24
 _FEW_POINTS = 200  # above this, markers are smaller
-_ASIDE = 4  # points between the error bars of two series
+_ASIDE = 0.02  # largest shift of points side by side, as a fraction of the panel
+_SERIES = 8  # up to this, lines of one panel can be told apart
+_PALE = "#C4C4C4"  # of lines behind others
+_DOMINANT = 8.0  # of the largest value to the ninth decile, above which the axis is bent
 _FEW_TICKS = 12  # up to this, every value along an axis has a tick
 
 
@@ -69,7 +64,8 @@ def lines(
     """Draw lines along x, with the range from ``low`` to ``high``.
 
     A row without x is a limit: a dashed line across the panel, with its range as a band. If x is
-    text, points are drawn side by side instead of lines.
+    text, points are drawn side by side instead of lines, at most 2 % of the panel off their place.
+    More series than can be told apart have a panel each, over all others in grey.
 
     Parameters
     ----------
@@ -86,38 +82,49 @@ def lines(
     """
     if hollow:
         frame = frame.astype({hollow: int})
-    picture = Picture(computed(frame, y), **settings)
+    frame, series = computed(frame, y), settings.get("series", "")
+    panel, switches = settings.get("panel", ""), list(settings.get("switches", ()))
+    is_crowded = bool(series) and frame[series].nunique() > _SERIES
+    is_crowded = is_crowded and not (panel and frame[panel].nunique() > 1)
+    if is_crowded:
+        settings["panel"] = series
+    picture = Picture(frame, **settings)
+    if is_crowded:
+        picture.looks = dict.fromkeys(picture.names, Look(BLUE, (1, 0), "circle"))
     frame, ends = picture.frame, picture.ends
     is_text = not pd.api.types.is_numeric_dtype(frame[x])
     values = distinct(frame.dropna(subset=[x]), x)
+    is_limit = {name: rows[x].isna().all() for name, rows in frame.groupby(picture.series)}
+    # bands hide nothing, but a band over a single x has no width
+    counts = frame.groupby(picture.series)[x].nunique()
+    if isinstance(bands, bool):
+        bands = picture.names if bands else []
+    banded = [name for name in picture.names if name in bands and counts[name] > 1 and not is_text]
+    place, axis = x, alt.Axis(labelOverlap="greedy", labelSeparation=4, format=".6~r")
     if is_text:
-        along = alt.X(field=x, type="ordinal", sort=values, axis=alt.Axis(labelAngle=0))
+        # points of several series at one place would hide each other: they stand side by side
+        apart = {name: n for n, name in enumerate(picture.names)}
+        shift = frame[picture.series].map(apart) / max(1, len(apart) - 1) - 0.5
+        shift *= 2 * _ASIDE * len(values) * (len(apart) > 1)
+        numbers = frame[x].map({value: n for n, value in enumerate(values)})
+        place, picture.frame = "place_", frame.assign(place_=numbers + shift)
+        frame = picture.frame
+        axis = alt.Axis(values=list(range(len(values))), labelAngle=0, labelOverlap="greedy")
+        axis.labelExpr = f"{json.dumps([str(value) for value in values])}[datum.value]"
+        scale = alt.Scale(domain=[-0.5, len(values) - 0.5], nice=False)
     else:
-        axis = alt.Axis(
-            labelOverlap="greedy", labelSeparation=4, format=".6~r"
-        )  # else rounded to the step
+        scale = picture.scale(x, log=log)
         if 0 < len(values) <= _FEW_TICKS:
             axis.values = sorted(values)
-        scale = scale_of(frame[[x]], log, nice=False)
-        along = alt.X(field=x, type="quantitative", scale=scale, axis=axis)
-    along.title = picture.title(x)
-    scale = scale_of(frame[[y, *ends] if same_y else []], log_y)
+    along = alt.X(field=place, type="quantitative", scale=scale, axis=axis, title=picture.title(x))
+    if is_text:  # the description of a point for screen readers has the text, by its title
+        along.title, axis.title = "position", picture.title(x)
+    scale = picture.scale(*([y, *ends] if same_y else []), log=log_y)
     vertical = picture.measured(y) | {"scale": scale}
     up = alt.Y(field=y, **vertical)
     if log_y:
         up.axis = alt.Axis(format="~g", tickCount=3)
 
-    # Error bars of several series at one x would hide each other: they stand side by side, shifted
-    # by an expression in pixels, since Vega's xOffset needs an axis of names. Bands need no shift,
-    # but a band over a single x has no width
-    counts = frame.groupby(picture.series)[x].nunique()
-    if isinstance(bands, bool):
-        bands = picture.names if bands else []
-    banded = [name for name in picture.names if name in bands and counts[name] > 1 and not is_text]
-    apart = [name for name in picture.names if (ends or is_text) and name not in banded]
-    number = f"indexof({json.dumps(apart)}, {field(picture.series)})"
-    middle = (len(apart) - 1) / 2
-    offset = alt.ExprRef(f"{number} < 0 ? 0 : {_ASIDE} * ({number} - {middle})")
     tips = picture.tips(picture.series, x, y, *ends)
     limits = alt.Chart().transform_filter(f"!isValid({field(x)})").encode(tooltip=tips)
     curves = alt.Chart().transform_filter(f"isValid({field(x)})").encode(x=along, tooltip=tips)
@@ -126,27 +133,56 @@ def lines(
     width = 1.4 if markers or steps else 0.5
     of_limits = [limits.mark_rule(strokeWidth=width).encode(y=up, **line)]
     layers = []
+    if is_crowded:
+        behind = curves.copy(deep=False)
+        behind.data = picture.data  # its own, and so that of all panels
+        for name in switches if len(picture.switches) else ():
+            if frame[name].nunique() > 1:
+                behind = behind.transform_filter(f"{field(name)} == chosen_{name}")
+        behind = behind.mark_line(strokeWidth=0.7, color=_PALE, aria=False)
+        layers.append(behind.encode(y=up, detail=alt.Detail(field=picture.series)))
     if ends:
-        reach = picture.range(**vertical)
-        band, bar = (curves.transform_filter(number + test) for test in (" < 0", " >= 0"))
+        reach, tests = picture.range(**vertical), f"indexof({json.dumps(banded)}, "
+        number = f"{tests}{field(picture.series)})"
+        band, bar = (curves.transform_filter(number + test) for test in (" >= 0", " < 0"))
         of_limits.insert(0, limits.mark_rect(opacity=0.13).encode(fill=fill, **reach))
-        layers = [
+        layers += [
             band.mark_area(opacity=0.2).encode(fill=fill, **reach),
-            bar.mark_rule(xOffset=offset).encode(stroke=stroke, **reach),
+            bar.mark_rule(strokeWidth=0.8).encode(stroke=stroke, **reach),
         ]
     layers += of_limits * bool(frame[x].isna().any())  # without data they have no scale
     curves = curves.encode(y=up)
     if not is_text:
-        style = {"xOffset": offset, "interpolate": "step" if steps else "linear"}
+        style = {"interpolate": "step" if steps else "linear"}
         layers.append(curves.mark_line(strokeWidth=width, **style).encode(**line))
     if markers:
         inside = fill.copy()
         if hollow:  # white, not transparent, which would show the line through the marker
             inside.condition = {"test": f"{field(hollow)} > 0", "value": "white"}
-        # the stroke of limits in the legend is that of the markers
-        point = curves.mark_point(opacity=1, xOffset=offset, size=14, strokeWidth=1.2)
+        point = curves.mark_point(opacity=1, size=14, strokeWidth=1.2)
+        marked = [name for name, look in picture.looks.items() if look.shape or is_text]
+        point = point.transform_filter(
+            f"indexof({json.dumps(marked)}, {field(picture.series)}) >= 0"
+        )
         layers.append(point.encode(shape=shape, fill=inside, stroke=stroke))
         layers.append(curves.mark_circle(opacity=0, size=200, aria=False))  # to point at
+    for name, look in picture.looks.items() if not is_crowded else ():
+        key: dict[str, Any] = {"dash": list(look.dash)}
+        if is_limit[name] or not is_text:
+            key["width"] = width
+        if ends and (is_limit[name] or name in banded):
+            key["band"] = 0.13 if is_limit[name] else 0.2
+        elif ends and frame.loc[frame[picture.series] == name, ends].notna().any(axis=None):
+            key["bar"] = 0.8
+        if markers and name in marked and not is_limit[name]:
+            key |= {"shape": look.shape or "circle", "size": 14}
+        picture.add_key(name, **key)
+    if is_crowded:
+        name = f"the other {picture.title(series)}s"
+        picture.keys.append({"name": name, "colour": _PALE, "dash": [1, 0], "width": 0.7})
+    if hollow and markers and frame[hollow].any():
+        key = {"shape": "circle", "size": 14, "colour": INK, "fill": "white"}
+        picture.keys.append({"name": picture.title(hollow)} | key)
     resolve = {} if same_y else {"y": "independent"}
     return picture.chart(layers, HALF * 0.95, 140, **resolve)
 
@@ -155,7 +191,8 @@ def lines(
 def bars(frame: pd.DataFrame, x: str, y: str, **settings: Any) -> alt.TopLevelMixin:
     """Draw a group of bars for each head, with whiskers from ``low`` to ``high``."""
     picture = Picture(computed(frame, y), **{"columns": 6} | settings)
-    scale = scale_of(picture.frame[[y, *picture.ends]].assign(zero=0.0))
+    ends = picture.ends_of(picture.frame[[y, *picture.ends]].assign(zero=0.0))
+    scale = alt.Scale(domain=ends, nice=True) if ends else alt.Scale()
     axis = alt.Axis(labelAngle=0, labelOverlap=True)
     heads = distinct(picture.frame, x)
     _, fill, *_ = picture.series_channels()
@@ -169,6 +206,8 @@ def bars(frame: pd.DataFrame, x: str, y: str, **settings: Any) -> alt.TopLevelMi
     if picture.ends:
         whisker = base.mark_rule(color=INK, strokeWidth=0.8)
         layers.append(whisker.encode(**picture.range(**picture.measured(y))))
+    for name in picture.names:
+        picture.add_key(name, patch=True)
     width = max(HALF / picture.columns, len(heads) * (4 + 9 * len(picture.names)))
     return picture.chart(layers, width, 120, x="independent", xOffset="independent")
 
@@ -210,26 +249,36 @@ def points(
             frame.loc[rows.index, ["dx_", "dy_"]] = _name_shifts(positions, rows[name])
     picture = Picture(frame, **settings)
     frame, ends = picture.frame, picture.ends
-    up, along = scale_of(frame[[y, *ends]]), scale_of(frame[[x] if same_x else []])
+    bent = [reference != "diagonal" and _has_dominant(frame, settings, name) for name in (y, x)]
+    up = picture.scale(y, *ends, kind="root" * bent[0])
+    along = picture.scale(*([x] if same_x else []), kind="root" * bent[1])
+    titles = [
+        picture.measured(name) | {"title": picture.title(name) + ", cube-root scale" * is_bent}
+        for name, is_bent in zip((y, x), bent, strict=True)
+    ]
     line = alt.Chart().mark_rule(color=GREY, strokeDash=[2, 2], strokeWidth=0.8, aria=False)
     layers = []
     if reference == "diagonal":
-        up = along = scale_of(frame[[x, y, *ends]], nice=False)
+        up = along = picture.scale(x, y, *ends)
         start = alt.datum(up.domain[0], type="quantitative")
         end = alt.datum(up.domain[1])
         layers = [line.encode(x=start, y=start, x2=end, y2=end)]
     elif reference == "zero":
         layers = [line.encode(y=alt.datum(0, type="quantitative"))]
     base = alt.Chart().encode(
-        x=alt.X(field=x, **picture.measured(x), scale=along),
-        y=alt.Y(field=y, **picture.measured(y), scale=up),
+        x=alt.X(field=x, **titles[1], scale=along, axis=alt.Axis(labelOverlap="greedy")),
+        y=alt.Y(field=y, **titles[0], scale=up),
         tooltip=picture.tips(name, picture.panel, picture.series, x, y, *ends),
     )
     stroke, fill, _, shape = picture.series_channels()
     if ends:
         whisker = base.mark_rule(strokeWidth=0.6).encode(stroke=stroke)
-        layers.append(whisker.encode(**picture.range(**picture.measured(y))))
-    point = base.mark_point(opacity=0.8, size=20 if len(frame) <= _FEW_POINTS else 6)
+        layers.append(whisker.encode(**picture.range(**titles[0], scale=up)))
+    size = 20 if len(frame) <= _FEW_POINTS else 6
+    point = base.mark_point(opacity=0.8, size=size)
+    for series, look in picture.looks.items():
+        bar = {"bar": 0.6} if ends else {}
+        picture.add_key(series, shape=look.shape, size=size, edge=0.5, **bar)
     layers.append(point.encode(shape=shape, fill=fill, stroke=stroke))
     if is_named:
         shift = {key: alt.ExprRef(f"datum.{key}_") for key in ("dx", "dy")}
@@ -237,6 +286,16 @@ def points(
         layers.append(text.encode(text=alt.Text(field=name, type="nominal")))
     resolve = {} if same_x else {"x": "independent"}
     return picture.chart(layers, side, side, **resolve)
+
+
+def _has_dominant(frame: pd.DataFrame, settings: dict[str, Any], column: str) -> bool:
+    """Whether in a panel few values dwarf all others, which a linear axis would draw as one."""
+    panel = settings.get("panel")
+    for _, rows in frame.groupby(panel) if panel else [("", frame)]:
+        sizes = rows[column].abs()
+        if sizes.max() > _DOMINANT * sizes.quantile(0.9) > 0:
+            return True
+    return False
 
 
 def _name_shifts(positions: np.ndarray, names: pd.Series) -> list[tuple[float, float]]:
@@ -287,15 +346,18 @@ def heatmaps(
     centred : bool
         Whether the colours diverge from zero.
     domain : tuple of float, optional
-        Ends of the scale, by default from :func:`heat_domain`; values beyond are clamped.
+        Ends of the scale, by default from :func:`heat_domain` for what one setting shows. Where
+        values lie beyond, the names of the ends say "≤" and "≥".
     edges : collection
         Values along both axes before which a line divides the cells, such as starts of classes.
     """
-    domain = domain or heat_domain(computed(frame, value)[value])
+    computed(frame, value)
     size = max(frame[x].nunique(), frame[y].nunique())
     labels = size <= _LABELLED and not pd.api.types.is_numeric_dtype(frame[x])
     with_values = centred and size <= _WITH_VALUES
-    step = 25.0 if with_values else min(25.0, max(9.0 if labels else 1.0, 150 / size))
+    step = (
+        max(25.0, 80 / size) if with_values else min(25.0, max(9.0 if labels else 1.0, 150 / size))
+    )
     columns = max(1, int(FULL / (step * frame[x].nunique() + 12)))
     picture = Picture(frame, **{"columns": columns} | settings)
     across, down = distinct(picture.frame, x), distinct(picture.frame, y)
@@ -307,7 +369,7 @@ def heatmaps(
     picture.data = inline(matrix, as_text=keys)
 
     cell = field("cell_")
-    axis = alt.Axis(labels=labels, ticks=labels, labelOverlap=True)
+    axis = alt.Axis(labelOverlap=True) if labels else alt.Axis(values=[])
     horizontal, vertical = (
         {"type": "ordinal", "scale": alt.Scale(domain=values), "axis": axis, "title": title}
         for values, title in ((keys, picture.title(x)), (down, picture.title(y)))
@@ -328,16 +390,19 @@ def heatmaps(
         )
     )
     scheme = {"scheme": "redblue", "reverse": True} if centred else {"scheme": "cividis"}
+    low, high, says = _heat_ends(picture, value, domain)
+    length = max(50, min(120, step * len(down)))
     colour = alt.Color(
         field="cell_",
         **picture.measured(value),
-        scale=alt.Scale(domain=list(domain), clamp=True, **scheme),
-        legend=alt.Legend(orient="right", gradientLength=max(50, min(120, step * len(down)))),
+        scale=alt.Scale(domain=[low, high], clamp=True, **scheme),
+        legend=alt.Legend(orient="right", gradientLength=length, **says),
     )
     full = {"width": alt.RelativeBandSize(1.03), "height": alt.RelativeBandSize(1.03)}  # no seams
     layers = [base.mark_rect(aria=with_values, **full).encode(color=colour)]
     if with_values:
-        is_dark = f"abs({cell}) > {0.6 * max(map(abs, domain)):.6g}"
+        limit = high.expr if isinstance(high, alt.ExprRef) else f"{high:.6g}"
+        is_dark = f"abs({cell}) > 0.6 * {limit}"
         text = base.transform_filter(f"isValid({cell})").mark_text(fontSize=7, aria=False)
         layers.append(
             text.encode(
@@ -355,11 +420,41 @@ def heatmaps(
 
 
 def heat_domain(values: pd.Series) -> tuple[float, float]:
-    """Return the ends of a scale around zero; of over 400 values the largest 1 % is left out."""
+    """Return the ends of a scale around zero, for all values unless a few of many dwarf the rest.
+
+    That is if the largest is more than twice the ninety-ninth percentile, which then is the end.
+    """
     # few large entries of U would leave all others white
     sizes = values.dropna().abs()
-    high = float(sizes.quantile(0.99) if len(sizes) > 400 else sizes.max()) or 1.0
+    high, most = float(sizes.quantile(0.99)), float(sizes.max())
+    high = (high if len(sizes) > 400 and 0 < 2 * high < most else most) or 1.0
     return -high, high
+
+
+def _heat_ends(
+    picture: Picture, value: str, domain: tuple[float, float] | None
+) -> tuple[Any, Any, dict[str, Any]]:
+    """Ends of the colours for what one setting shows, and labels that say where they are cut."""
+    frame, numbers = picture.frame.reset_index(drop=True), picture.frame[value].to_numpy(float)
+    turned = [name for name in picture.switches if frame[name].nunique() > 1]
+    groups = frame.groupby(turned, sort=False)[value] if turned else [("", frame[value])]
+    lows, highs = np.zeros(len(frame)), np.zeros(len(frame))
+    for _, rows in groups:
+        lows[rows.index], highs[rows.index] = domain or heat_domain(rows)
+    low, _ = picture.ends_of(pd.DataFrame({"end": lows}))
+    _, high = picture.ends_of(pd.DataFrame({"end": highs}))
+    tests = {"≤": numbers < lows * (1 + 1e-9), "≥": numbers > highs * (1 + 1e-9)}
+    is_cut = {sign: bool(np.any(test)) for sign, test in tests.items()}
+    if not any(is_cut.values()):
+        return low, high, {}
+    ends = [end.expr if isinstance(end, alt.ExprRef) else f"{end!r}" for end in (low, high)]
+    # the ends alone are printed: only there is a label that can say what lies beyond
+    signs = [f"'{sign} ' + " * is_cut[sign] for sign in tests]
+    texts = [f"{sign}format({end}, '.3~g')" for sign, end in zip(signs, ends, strict=True)]
+    label = f"abs(datum.value - ({ends[0]})) < 1e-9 * abs({ends[1]}) ? {texts[0]} : "
+    label += f"abs(datum.value - ({ends[1]})) < 1e-9 * abs({ends[1]}) ? {texts[1]} : "
+    values = alt.ExprRef(f"[{ends[0]}, (({ends[0]}) + ({ends[1]})) / 2, {ends[1]}]")
+    return low, high, {"values": values, "labelExpr": label + "datum.label"}
 
 
 @unvalidated()
@@ -367,7 +462,9 @@ def chart_grid(*charts: alt.TopLevelMixin, columns: int = 1) -> alt.TopLevelMixi
     """Join charts of the same series under one title, setting and legend."""
     # the heading is read from the outermost chart; all have one setting, so that one is enough
     grid = alt.concat(*charts, columns=columns)
-    grid.title, grid.usermeta = charts[0].title, charts[0].usermeta
+    keys = {key["name"]: key for chart in charts for key in chart.usermeta["keys"]}
+    grid.title = charts[0].title
+    grid.usermeta = charts[0].usermeta | {"keys": list(keys.values())}
     for chart in grid.concat:
         chart.title = chart.usermeta = alt.Undefined
     return grid

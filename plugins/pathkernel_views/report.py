@@ -160,7 +160,8 @@ class _Page:
         del spec["description"]
         spec["config"]["background"] = "transparent"
         json.dumps(spec, allow_nan=False)  # a failure is reported in place of the chart
-        is_wide = any(kind in spec for kind in ("facet", "concat", "hconcat"))
+        grids = (spec, *spec.get("vconcat", []))
+        is_wide = any("columns" in grid for grid in grids)
         kinds = " ".join(["wide"] * is_wide + ["surface"] * _has_surface(spec))
         index = len(self._charts)
         self._charts.append(spec)
@@ -194,7 +195,9 @@ def _has_surface(part: Any) -> bool:
     kind = mark.get("type") if isinstance(mark, dict) else mark
     if kind == "rect" and any("field" in encoding.get(name, {}) for name in ("color", "fill")):
         return True
-    return any(_has_surface(part.get(name)) for name in ("layer", "concat", "hconcat", "spec"))
+    return any(
+        _has_surface(part.get(name)) for name in ("layer", "concat", "hconcat", "vconcat", "spec")
+    )
 
 
 def _overview(dataset: xr.Dataset) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -43,15 +44,16 @@ _TITLES = {
     "shown": "temperature",
     "path_dual": "path′",
     "test_set": "test set",
-    "strength": "U(π, π) / limit",
+    "strength": "U(π, π) / GP limit",
     "number": "head",
-    "score_median": "head score (largest 1)",
+    "score_median": "head score, median (largest 1)",
     "score_lowest": "lowest",
     "score_highest": "highest",
+    "unconverged": "did not converge",
     "component": "principal component i",
     "overlap": "overlap with the labels",
     "example_dual": "example′",
-    "kernel": "K / unit",
+    "kernel": "K in units of its panel",
 }
 
 
@@ -85,8 +87,15 @@ class StudyPictures:
         single, first = self.study.singles[value], self.study.at(value, self.temperature)
         label = f"T = {first.temperature_gp:g}"
         if first.chosen:
-            label = f"T of {choices_of(single)[first.chosen].description}"
+            label = f"T of {choices_of(single)[first.chosen].description}{_values(single, first)}"
         return {label: self.temperature} | ({} if self.still else _grid(single))
+
+    def network(self, single: xr.Dataset, selection: Selection, width: float) -> str:
+        """Name a network; with its T where those of other widths may differ, and no switch does."""
+        name = f"N = {number(width)}"
+        if selection.chosen and self.still:
+            name += f", T = {selection.temperatures[index_of(single, 'width', width)]:g}"
+        return name
 
     def seeds(self, single: xr.Dataset) -> list[int]:
         """Return the indices of the computed seeds, the requested one first."""
@@ -168,7 +177,10 @@ class StudyPictures:
             matrices = matrices.isel(path=paths, path_dual=paths).load()
             names, limit = row_names(matrices), np.repeat(limit_diagonal(single)[paths], outputs)
             for of_seed in matrices:
-                panels = {f"N = {number(matrix['width'].item())}": matrix for matrix in of_seed}
+                panels = {
+                    self.network(single, selection, matrix["width"].item()): matrix
+                    for matrix in of_seed
+                }
                 frames += [
                     matrix_frame(matrix, names).assign(seed=of_seed["seed"].item(), panel=panel)
                     for panel, matrix in (panels | {"GP limit": np.diag(limit)}).items()
@@ -213,7 +225,10 @@ class StudyPictures:
 
         def build(single: xr.Dataset, selection: Selection, _: list[int]) -> pd.DataFrame:
             frame = head_score_frame(single, selection)
+            # those of the limit, where heads do not learn, are all the same
             frame = frame[frame["width"].isin(single["width"].values[_few_widths(single)])]
+            names = [self.network(single, selection, width) for width in frame["width"]]
+            frame = frame.assign(network=names)
             return frame.assign(layer="layer " + frame["layer"].astype(str))
 
         return bars(
@@ -237,7 +252,8 @@ class StudyPictures:
             finite = selection.point("alignment").isel(first).isel(width=_few_widths(single))
             limit = selection.reference("alignment_gp").isel(first)
             frame = frame_of(finite.rename("overlap"))
-            frame["network"] = "N = " + frame["width"].map(number)
+            names = [self.network(single, selection, width) for width in frame["width"]]
+            frame["network"] = names
             frames = [frame, frame_of(limit.rename("overlap")).assign(network="GP limit")]
             return pd.concat(frames)[["seed", "network", "component", "overlap"]]
 
@@ -264,7 +280,8 @@ class StudyPictures:
                     seed=seed, width=_few_widths(single)[0]
                 )
                 kernels["total, GP limit"] = selection.reference("total_kernel_gp").isel(seed=seed)
-                kernels[f"total, N = {number(finite['width'].item())}"] = finite
+                name = f"total, N = {number(finite['width'].item())}"
+                kernels[f"{name}, T = {finite['temperature'].item():g}"] = finite
             frames = []
             for name, kernel in kernels.items():
                 # kernels of paths differ by orders of magnitude; their diagonals stand out of each
@@ -274,7 +291,9 @@ class StudyPictures:
                 rows, columns = np.indices(kernel.shape).reshape(2, -1) + 1
                 frame = pd.DataFrame({"example": rows, "example_dual": columns})
                 frame["kernel"] = kernel.values.ravel() / unit
-                frames.append(frame.assign(panel=f"{name}: {unit:.3g}", seed=kernel["seed"].item()))
+                frames.append(
+                    frame.assign(panel=f"{name}, unit {unit:.3g}", seed=kernel["seed"].item())
+                )
             if not frames:
                 raise NothingToPlot("no kernel is computed yet")
             return pd.concat(frames, ignore_index=True)
@@ -318,6 +337,22 @@ class StudyPictures:
 def _grid(single: xr.Dataset) -> dict[str, float | str | None]:
     """Return all temperatures of a study, by their labels."""
     return {f"T = {value:g}": float(value) for value in single["temperature"].values}
+
+
+def _values(single: xr.Dataset, selection: Selection) -> str:
+    """List the temperatures that were chosen, with their widths if they differ."""
+    pairs = sorted(zip(single["width"].values.tolist(), selection.temperatures, strict=True))
+    groups = [
+        (temperature, [width for width, _ in group])
+        for temperature, group in itertools.groupby(pairs, lambda pair: pair[1])
+    ]
+    if len(groups) == 1 and groups[0][0] == selection.temperature_gp:
+        return f": T = {selection.temperature_gp:g}"
+    texts = [
+        f"{temperature:g} at N = {' to '.join(map(number, dict.fromkeys((widths[0], widths[-1]))))}"
+        for temperature, widths in groups
+    ]
+    return f": T = {', '.join(texts)}, {selection.temperature_gp:g} in the GP limit"
 
 
 def _few_widths(dataset: xr.Dataset, count: int = 5) -> list[int]:

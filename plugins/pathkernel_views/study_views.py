@@ -112,7 +112,7 @@ def study_charts(
             measure.name if x == "width" else f"{measure.name}_against_{x}",
             f"{heading} against {described(x)}",
             f"{heading} on test examples against {axis}. Dashed lines are Gaussian process (GP) "
-            f"limits. {ranges}",
+            f"limits. {ranges}{_side_by_side(study, x)}",
             drawn("against", measure, x),
         )
     rows = min(sizes["path"], max(1, ROWS // sizes.get("output", 1)))
@@ -121,13 +121,15 @@ def study_charts(
             "Order parameter U",
             "The weight U(π, π′) of the kernel of the paths π and π′ in a network of finite width; "
             "a path is named by its head in each layer, such as 1-2. In the Gaussian process (GP) "
-            f"limit U is diagonal. All panels have one scale.{of_paths(rows, sizes['path'])}",
+            "limit U is diagonal. All panels have one scale, with all values unless its ends have "
+            f"a sign ≤ or ≥.{of_paths(rows, sizes['path'])}",
         ),
         "strongest_paths": (
             "The network and its strongest paths",
-            "Attention paths through the heads of the layers, from the input below to the output "
-            "above. A line is as thick as the weight U(π, π) of its path, in units of its weight "
-            "in the Gaussian process limit; the strongest eight are drawn.",
+            "Attention paths through the heads of the layers, from the input at the left to the "
+            "output at the right. A line is as thick as the weight U(π, π) of its path, printed "
+            "at the right in units of its weight in the Gaussian process (GP) limit; of more than "
+            "eight paths the strongest are drawn.",
         ),
     }
     if "alignment" in dataset and "output" not in dataset.dims:
@@ -140,14 +142,16 @@ def study_charts(
         charts["head_scores"] = (
             "Scores of heads",
             "Weight of U on the paths through a head, or past the heads by a skip connection, "
-            "where that of the strongest head is 1. Medians and ranges over the seeds.",
+            "where that of the strongest head is 1. Bars are medians over the seeds, whiskers "
+            "their range.",
         )
     if "same_path_kernel" in dataset and "train_label" in dataset:
         charts["kernels"] = (
             "Kernels",
             f"Kernels of {min(sizes['path'], KERNELS)} of {sizes['path']} paths with themselves, "
             f"and of all paths in one, on {sizes['train_example']} training examples, sorted by "
-            "label; lines divide the classes. Headings name the 99th percentile, the unit.",
+            "label; lines divide the classes. Headings name the unit of a panel, the 99th "
+            "percentile of its kernel; larger values have the last colour.",
         )
     if sizes["temperature"] > 1:
         charts["temperature_choice"] = (
@@ -157,3 +161,10 @@ def study_charts(
         )
     for name, (title, caption) in charts.items():
         yield Chart(name, title, caption, drawn(name))
+
+
+def _side_by_side(study: Selections, x: str) -> str:
+    """Return a caption's sentence about points that are moved, of a chart against text."""
+    if x != study.option or all(isinstance(value, int | float) for value in study.singles):
+        return ""
+    return " Points of several series stand side by side, at most 2 % of the panel off their place."

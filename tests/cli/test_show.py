@@ -183,7 +183,9 @@ def test_charts_and_details(show, folder, tmp_path):
     figures = tmp_path / "figures"
     options = ("--only", "tabled", "--out", str(figures), "--format", "svg, PDF")
     assert show("plot", *options)[0] == 0
-    assert {file.name for file in (figures / "tabled").iterdir()} == {"drawn.svg", "drawn.pdf"}
+    assert {file.name for file in (figures / "tabled").iterdir()} == {
+        *("drawn.svg", "drawn.pdf", "drawn.txt")
+    }
     assert b">Drawn<" in (figures / "tabled" / "drawn.svg").read_bytes()
     assert show("plot", *options, "--all", "--no-title", "--width", "2")[0] == 0
     assert (figures / "tabled" / "detail.svg").exists()

@@ -196,9 +196,9 @@ def test_curves_of_few_orders_and_all_on_request(result, views):
     main = ["theory N=10", "raw-gradient", "greedy", "best-of 200"]
     bounds = ["random, 95 %", *["best set of all"] * ("best_measured" in result)]
     drawn = charts(views)
-    frames = {name: data(drawn[name]) for name in ("removed", "removed_all")}
+    frames = {name: data(drawn[name]) for name in ("removed", "removed_all_mnist")}
     assert list(dict.fromkeys(frames["removed"]["order"])) == [*main, *bounds]
-    assert {*frames["removed_all"]["order"]} == {*orders_of(result), *bounds}
+    assert {*frames["removed_all_mnist"]["order"]} == {*orders_of(result), *bounds}
     frame = frames["removed"].set_index(["panel", "order", "removed"]).sort_index()
     part = result.sel(test_set="mnist").squeeze()
     greedy = frame.loc["mnist", "greedy"]
@@ -219,15 +219,15 @@ def test_charts_name_every_head(result, views):
     bars = data(drawn["scores"])
     names = bars["layer"].str.removeprefix("layer ") + "-" + bars["number"].astype(str)
     assert set(names) == {f"{la}-{h}" for la, c in enumerate(heads, 1) for h in range(1, c + 1)}
-    assert "theory N=10, T=0.5" in set(bars["order"])
+    assert "theory N=10, T = 0.5" in set(bars["order"])
 
 
 def test_the_grid_shows_both_correlations_over_widths_and_temperatures(result, views):
     frame = data(charts(views)["theory_grid"]).set_index(["panel", "temperature"])
     assert frame.columns.tolist() == ["10", "30", "100"]
     shown = {
-        "accuracy lost": result["theory_correlation"].sel(test_set="omniglot"),
-        "scores at N = 10, T = 0.5": result["theory_agreement"],
+        "with the accuracy lost": result["theory_correlation"].sel(test_set="omniglot"),
+        "with the scores at N = 10, T = 0.5": result["theory_agreement"],
     }
     for panel, expected in shown.items():
         expected = expected.transpose("temperature", "width")

@@ -10,7 +10,9 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from pathkernel_views.chart import GREY, Chart, NothingToPlot, looks, resized, save_charts, svg_of
+from pathkernel_views.chart import GREY, Chart, NothingToPlot, save_charts, svg_of
+from pathkernel_views.layout import TALLEST, with_width
+from pathkernel_views.looks import contrast, looks
 from pathkernel_views.network import network
 from pathkernel_views.primitives import bars, chart_grid, heatmaps, lines, points
 
@@ -66,13 +68,13 @@ def test_lines_hold_the_frame_and_say_what_they_show(frame):
     assert {"10", "100", "theory", "GP limit", "random"} <= set(told)
 
 
-def test_a_scale_stays_where_a_switch_turns(frame):
+def test_a_chart_has_one_range_with_and_without_its_switch(frame):
     spec = chart(lambda: against_width(frame, switches=["seed"])).altair().to_dict()
-    axes = []
-    for value in ("0", "1"):
-        spec["params"][0]["value"] = value
-        axes.append([text for text in texts(spec) if re.fullmatch(r"[−\d.]+", text)])
-    assert axes[0] == axes[1]
+    for seed in (0, 1):
+        spec["params"][0]["value"] = str(seed)
+        rows = frame[frame["seed"] == seed]
+        still = chart(lambda rows=rows: against_width(rows, switches=["seed"]))
+        assert texts(spec)[:-1] == texts(still.altair().to_dict())[:-1]
 
 
 def test_single_values_are_words_and_not_switches(frame):
@@ -91,8 +93,10 @@ def test_series_are_told_apart_by_colour_and_by_dash_or_marker():
     assert styles["random"].colour == GREY
     assert len({(look.colour, look.dash, look.shape) for look in styles.values()}) == len(names)
     assert styles["GP limit"].dash != styles["a"].dash
-    many = looks([f"order {n}" for n in range(13)])
-    assert len({(look.dash, look.shape) for look in many.values()}) == 13
+    many = [f"order {n}" for n in range(13)] + [f"N = {10**n}" for n in range(6)]
+    drawn = looks(many).values()
+    assert len({(look.colour, look.dash) for look in drawn}) == len(many)
+    assert min(contrast(look.colour) for look in drawn) >= 3
 
 
 def test_rows_that_are_hollow_have_white_markers(frame):
@@ -189,8 +193,9 @@ def test_files(frame, tmp_path):
     formats = ("png", "svg", "pdf")
     files = save_charts([drawn], tmp_path, formats=formats, dpi=100, width=3.0)
     assert [file.name for file in files] == ["drawn.png", "drawn.svg", "drawn.pdf"]
+    assert (tmp_path / "drawn.txt").read_text().startswith('Title "] + <b>\\, seed 0. Caption.')
     with Image.open(files[0]) as image:
-        assert image.width == pytest.approx(300, abs=6)
+        assert image.width == 300
         assert image.info["dpi"][0] == pytest.approx(100, abs=0.1)
     assert b"<text" in files[1].read_bytes()
     assert files[2].read_bytes().startswith(b"%PDF")
@@ -211,38 +216,97 @@ def test_a_chart_that_fails_leaves_the_others(frame, tmp_path):
         save_charts([broken], tmp_path)
 
 
+def size_of(svg):
+    found = re.search(r'width="([\d.]+)" height="([\d.]+)"', svg)
+    return float(found.group(1)), float(found.group(2))
+
+
 def test_long_titles_are_broken_where_it_is_narrow(frame):
     one = frame[frame["seed"] == 0].assign(shown="T of the largest " + "very long choice " * 4)
-    spec = chart(lambda: against_width(one, switches=["shown", "seed"])).altair().to_dict()
-    svg = svg_of(resized(spec, 245))
-    assert float(re.search(r'width="([\d.]+)"', svg).group(1)) == pytest.approx(245, abs=5)
+    drawn = chart(lambda: against_width(one, switches=["shown", "seed"]))
+    svg = svg_of(drawn.specification(width=245))
+    assert size_of(svg)[0] == pytest.approx(245, abs=3)
     assert "seed 0" in " ".join(re.findall(r">([^<]+)<", svg))
 
 
-def test_panels_are_arranged_anew_where_it_is_narrow(frame):
-    panels = pd.concat([frame.assign(panel=name) for name in "abcd"])
-    spec = chart(lambda: against_width(panels, panel="panel")).altair().to_dict()
-    narrow = resized(spec, 245)
-    assert narrow["columns"] < spec["columns"]
-    width = float(re.search(r'width="([\d.]+)"', svg_of(narrow)).group(1))
-    assert width == pytest.approx(245, abs=5)
-
-
-@pytest.mark.parametrize("points", [245, 504])
+@pytest.mark.parametrize("points", [244.8, 360, 504])
 @pytest.mark.parametrize("heading", ["", "a heading that is longer than its panel {}"])
-def test_charts_have_the_width_that_was_asked_for(frame, points, heading, monkeypatch):
-    """One rendering measures them, and panels are no narrower than their headings."""
-    panels = pd.concat([frame.assign(panel=heading.format(name)) for name in "abcd"])
-    spec = chart(lambda: against_width(panels, panel="panel")).altair().to_dict()
-    measured = []
-    monkeypatch.setattr(
-        "pathkernel_views.chart.svg_of",
-        lambda *arguments: measured.append(arguments) or svg_of(*arguments),
+@pytest.mark.parametrize("count", [1, 4, 14])
+def test_charts_have_the_width_that_was_asked_for_and_fit_on_a_page(frame, points, heading, count):
+    panels = pd.concat(
+        [frame.assign(panel=heading.format(n) if heading else f"{n}") for n in range(count)]
     )
-    resized_spec = resized(spec, points)
-    assert len(measured) == 1
-    svg = svg_of(resized_spec)
-    assert float(re.search(r'width="([\d.]+)"', svg).group(1)) == pytest.approx(points, abs=3)
-    if heading:
-        assert resized_spec["columns"] == points // 245
-        assert resized_spec["spec"]["width"] > 4 * len(heading)
+    drawn = chart(lambda: against_width(panels, panel="panel")).specification(width=points)
+    svg = svg_of(drawn)
+    assert -3 < points - size_of(svg)[0] < 3
+    width, height = size_of(with_width(svg, points))
+    assert width == points
+    assert height <= TALLEST
+
+
+def places(svg, x):
+    """Horizontal positions of the points of a chart, and of the ticks of their values."""
+    text = re.findall(r'<text[^>]*transform="translate\(([\d.]+),13\)"[^>]*>([^<]+)<', svg)
+    ticks = {name: float(place) for place, name in text}
+    marks = re.findall(r'<path (aria-label="[^>]*roledescription="point"[^>]*)>', svg)
+    pattern = rf'{x}: ([^;"]+).*translate\(([\d.]+),'
+    points = [re.search(pattern, mark).groups() for mark in marks]
+    return [(name, float(place), ticks[name]) for name, place in points]
+
+
+@pytest.mark.parametrize("points", [None, 244.8, 504])
+@pytest.mark.parametrize("x", ["width", "readout"])
+def test_points_stand_at_their_values(frame, points, x):
+    """Neighbouring series are nowhere further than 2 % of the panel from their value."""
+    rows = pd.concat([frame.assign(network=f"series {n}") for n in range(5)])
+    rows = rows.dropna().reset_index(drop=True)
+    rows = rows.assign(readout=rows["width"].map({10: "first", 100: "last"}))
+    spec = chart(
+        lambda: (
+            against_width(rows, log=x == "width")
+            if x == "width"
+            else lines(rows, x, "mean", low="low", high="high", series="network")
+        )
+    ).specification(width=points)
+    svg = svg_of(spec)
+    panel = spec["vconcat"][0]["width"]
+    found = places(svg, x)
+    assert len(found) == len(rows)
+    shifts = [abs(place - tick) / panel for _, place, tick in found]
+    assert max(shifts) < (0.005 if x == "width" else 0.0201)
+    assert len({place for _, place, _ in found}) == (2 if x == "width" else 10)
+
+
+def test_panels_share_axes_and_their_headings_are_on_one_line(frame):
+    panels = pd.concat([frame.assign(panel=f"panel {n}") for n in range(5)])
+    svg = svg_of(chart(lambda: against_width(panels, panel="panel")).specification())
+    for row in ((0, 1, 2), (3, 4)):
+        heights = [re.search(rf'translate\([\d.]+,([−\d.-]+)\)"[^>]*>panel {n}<', svg) for n in row]
+        assert len({float(height.group(1)) for height in heights}) == 1
+    assert svg.count(">mean<") == 2  # one for each row
+    assert svg.count(">width<") == 3  # one below each column, also above a gap
+
+
+def test_more_series_than_colours_have_panels_of_their_own(frame):
+    rows = pd.concat([frame.assign(network=f"order {n}") for n in range(14)]).dropna()
+    told = texts(chart(lambda: against_width(rows)).altair().to_dict())
+    assert sum(text.startswith("order ") for text in told) == 14
+    assert "the other networks" in told
+
+
+def test_colours_that_are_cut_off_are_marked():
+    index = pd.RangeIndex(25)
+    frame = index.to_frame(name="x").merge(index.to_frame(name="y"), how="cross")
+    frame["U"] = np.linspace(-1, 1, len(frame))
+    told = texts(chart(lambda: heatmaps(frame, "x", "y", "U")).altair().to_dict())
+    assert not any(text.startswith(("≥", "≤")) for text in told)
+    frame.loc[0, "U"] = 50.0
+    told = texts(chart(lambda: heatmaps(frame, "x", "y", "U")).altair().to_dict())
+    assert any(text.startswith("≥") for text in told)
+
+
+def test_a_dominant_point_leaves_room_for_the_others():
+    frame = pd.DataFrame({"x": [*np.linspace(0.01, 0.1, 40), 9.0]})
+    frame["y"] = frame["x"]
+    told = texts(chart(lambda: points(frame, "x", "y", reference="")).altair().to_dict())
+    assert "x, cube-root scale" in told

@@ -374,7 +374,7 @@ def look(browser, dataset):
     browser.evaluate(f"{figure}.querySelector('summary').click()")
     assert browser.evaluate(f"until(() => {figure}.querySelectorAll('td').length)") == 72 * 8
 
-    assert browser.evaluate("drawn('My chart', '.mark-symbol.role-mark path')") == 1
+    assert browser.evaluate("drawn('My chart', '.mark-symbol path[role=\"graphics-symbol\"]')") == 1
     background = "getComputedStyle(document.body).backgroundColor"
     before = browser.evaluate(background)
     browser.evaluate("document.getElementById('theme').click()")
@@ -382,10 +382,7 @@ def look(browser, dataset):
 
 
 def check_print(browser):
-    """Print loses nothing: all charts are drawn, details are open, wide tables shrink."""
-    everything = "[...document.querySelectorAll('[data-chart]')]"
-    is_drawn = "(each) => each.querySelector('svg') || each.textContent.includes('Not drawn')"
-    assert browser.evaluate(f"until(() => {everything}.every({is_drawn}))")
+    """Print loses nothing: details are open, and wide tables shrink."""
     closed = "document.querySelectorAll('details.card:not([open])').length"
     before = browser.evaluate(closed)
     assert before > 0
@@ -422,6 +419,9 @@ def test_in_a_browser(page, dataset, tmp_path):
     try:
         browser.open(page)
         browser.evaluate(HELPERS)
+        everything = "[...document.querySelectorAll('[data-chart]')]"
+        is_drawn = "(each) => each.querySelector('svg') || each.textContent.includes('Not drawn')"
+        assert browser.evaluate(f"until(() => {everything}.every({is_drawn}))")
         look(browser, dataset)
         check_print(browser)
         assert browser.said() == []
