@@ -100,12 +100,12 @@ def resized(spec: Spec, points: float, measure: Callable[[Spec], tuple[float, fl
             excess = max(0, across - points - _PADDING) + max(0, down - TALLEST)
             if best is None or (excess, abs(points - across)) < best[0]:
                 best = (excess, abs(points - across)), drawn
-            if down > 1.2 * TALLEST and _has_more(blocks, columns):
+            if down > 1.2 * TALLEST and _has_more(blocks, columns, points):
                 break
             if drawn == before and down <= TALLEST:  # as large as it gets
                 return drawn
             before = drawn
-            if down > TALLEST and not _has_more(blocks, columns):
+            if down > TALLEST and not _has_more(blocks, columns, points):
                 low *= max(0.3, 1 - 1.05 * (down - TALLEST) / _panels_height(drawn))
     return best[1]
 
@@ -183,15 +183,20 @@ def _choices(blocks: Sequence[_Block], points: float) -> list[list[int]]:
     count = max(len(block.panels) for block in blocks)
     together = blocks[0].together
     wanted = [n for n in range(most, 0, -together) if fits(n)][:1] or [together]
-    more = range(wanted[0] + together, min(count, max(most, 3)) + 1, together)
+    more = range(wanted[0] + together, min(count, max(most, _most(points))) + 1, together)
     wanted += [n for n in more if fits(n)]
     return [[min(n, len(block.panels)) for block in blocks] for n in wanted]
 
 
-def _has_more(blocks: Sequence[_Block], columns: Sequence[int]) -> bool:
+def _most(points: float) -> int:
+    """Columns of panels that a chart has at most, unless it has more of its own."""
+    return 3 if points < _COLUMN else 5
+
+
+def _has_more(blocks: Sequence[_Block], columns: Sequence[int], points: float) -> bool:
     """Whether a grid may have a further column, which costs less than flat panels."""
     return any(
-        n + block.together <= min(3, len(block.panels))
+        n + block.together <= min(_most(points), len(block.panels))
         for block, n in zip(blocks, columns, strict=True)
     )
 

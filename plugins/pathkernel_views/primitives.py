@@ -170,9 +170,12 @@ def lines(
         key: dict[str, Any] = {"dash": list(look.dash)}
         if is_limit[name] or not is_text:
             key["width"] = width
-        if ends and (is_limit[name] or name in banded):
+        ranges = bool(ends) and frame.loc[frame[picture.series] == name, ends].notna().any(
+            axis=None
+        )
+        if ranges and (is_limit[name] or name in banded):
             key["band"] = 0.13 if is_limit[name] else 0.2
-        elif ends and frame.loc[frame[picture.series] == name, ends].notna().any(axis=None):
+        elif ranges:
             key["bar"] = 0.8
         if markers and name in marked and not is_limit[name]:
             key |= {"shape": look.shape or "circle", "size": 14}

@@ -183,7 +183,7 @@ def test_draws_of_the_study_are_scored(study, tmp_path):
     charts = {view.name: view for view in pruning_views(actual) if isinstance(view, Chart)}
     drawn = charts["scores"].draw()
     bars = pd.read_csv(io.StringIO(drawn.data.values)).set_index("order")
-    temperature = f", T={point.temperature:g}"
+    temperature = f", T = {point.temperature:g}"
     assert {f"theory N=40{temperature}", f"sampled N=40{temperature}", "trained"} <= {*bars.index}
     sampled = bars.loc[f"sampled N=40{temperature}"]
     np.testing.assert_allclose(sampled["score"], expected, rtol=1e-4)
@@ -284,7 +284,7 @@ def test_the_command(study, invoke, tmp_path):
     names = {
         f"{name}.{kind}"
         for name in ("scores", "removed", "single_heads", "theory_grid")
-        for kind in ("png", "svg")
+        for kind in ("png", "svg", "txt")
     }
     assert {file.name for file in folder.iterdir()} == names
     for title in ("Orders of removal", "Accuracy on omniglot as", "Accuracy lost on omniglot"):
