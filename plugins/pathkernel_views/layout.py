@@ -111,7 +111,9 @@ def resized(spec: Spec, points: float, measure: Callable[[Spec], tuple[float, fl
 
 
 def _with_low_legends(spec: Spec) -> Spec:
-    """Put the scale of colours, which is at the right, below the panels."""
+    """Put the scale of colours of all panels, which is at the right, below them."""
+    if spec.get("resolve", {}).get("scale", {}).get("color") == "independent":
+        return dict(spec)
 
     def lowered(part: Any) -> Any:
         if isinstance(part, list):
@@ -277,9 +279,9 @@ def _composed(
 
 def _sized(panel: Spec, factor: float, low: float, is_final: bool) -> Spec:
     """Scale a panel, heat maps and squares in proportion, and wrap its titles."""
-    width, height = panel.get("width"), panel.get("height")
-    if not (_is_number(width) and _is_number(height)):
+    if not (_is_number(panel.get("width")) and _is_number(panel.get("height"))):
         return panel
+    width, height = float(panel["width"]), float(panel["height"])
     is_map = width == height or '"cell_"' in json.dumps(panel)
     if is_map:  # a larger one shows no more
         factor = max(min(factor, _LARGEST / max(width, height)), min(1.0, factor))

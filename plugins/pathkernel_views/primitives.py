@@ -444,8 +444,8 @@ def _heat_ends(
     lows, highs = np.zeros(len(frame)), np.zeros(len(frame))
     for _, rows in groups:
         lows[rows.index], highs[rows.index] = domain or heat_domain(rows)
-    low, _ = picture.ends_of(pd.DataFrame({"end": lows}))
-    _, high = picture.ends_of(pd.DataFrame({"end": highs}))
+    low = (picture.ends_of(pd.DataFrame({"end": lows})) or [0.0])[0]
+    high = (picture.ends_of(pd.DataFrame({"end": highs})) or [1.0])[-1]
     tests = {"≤": numbers < lows * (1 + 1e-9), "≥": numbers > highs * (1 + 1e-9)}
     is_cut = {sign: bool(np.any(test)) for sign, test in tests.items()}
     if not any(is_cut.values()):
