@@ -155,7 +155,11 @@ class Chart:
             lines.append(own["text"]["expr"])
             first_lines.append(spec["usermeta"]["setting"])
         if lines:
-            spec["title"] = {"text": {"expr": f"[{', '.join(lines)}]"}}
+            # temperatures of several widths, which follow the choice, have a line of their own
+            text = f"replace(join([{', '.join(lines)}], '\\n'), ': T = ', '\\nT = ')"
+            spec["title"] = {"text": {"expr": f"split({text}, '\\n')"}}
+            parts = (line.replace(": T = ", "\nT = ").split("\n") for line in first_lines)
+            first_lines = [part for line in parts for part in line]
         spec |= {
             "config": THEME,
             "description": self.caption,

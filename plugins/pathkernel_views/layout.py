@@ -100,18 +100,20 @@ def resized(spec: Spec, points: float, measure: Callable[[Spec], tuple[float, fl
             excess = max(0, across - points - _PADDING) + max(0, down - TALLEST)
             if best is None or (excess, abs(points - across)) < best[0]:
                 best = (excess, abs(points - across)), drawn
-            if down > 1.2 * TALLEST and _has_more(blocks, columns):
+            if down > 1.2 * TALLEST and _has_more(blocks, columns, points):
                 break
             if drawn == before and down <= TALLEST:  # as large as it gets
                 return drawn
             before = drawn
-            if down > TALLEST and not _has_more(blocks, columns):
+            if down > TALLEST and not _has_more(blocks, columns, points):
                 low *= max(0.3, 1 - 1.05 * (down - TALLEST) / _panels_height(drawn))
     return best[1]
 
 
 def _with_low_legends(spec: Spec) -> Spec:
-    """Put the scale of colours, which is at the right, below the panels."""
+    """Put the scale of colours of all panels, which is at the right, below them."""
+    if spec.get("resolve", {}).get("scale", {}).get("color") == "independent":
+        return dict(spec)
 
     def lowered(part: Any) -> Any:
         if isinstance(part, list):
@@ -183,15 +185,20 @@ def _choices(blocks: Sequence[_Block], points: float) -> list[list[int]]:
     count = max(len(block.panels) for block in blocks)
     together = blocks[0].together
     wanted = [n for n in range(most, 0, -together) if fits(n)][:1] or [together]
-    more = range(wanted[0] + together, min(count, max(most, 3)) + 1, together)
+    more = range(wanted[0] + together, min(count, max(most, _most(points))) + 1, together)
     wanted += [n for n in more if fits(n)]
     return [[min(n, len(block.panels)) for block in blocks] for n in wanted]
 
 
-def _has_more(blocks: Sequence[_Block], columns: Sequence[int]) -> bool:
+def _most(points: float) -> int:
+    """Columns of panels that a chart has at most, unless it has more of its own."""
+    return 3 if points < _COLUMN else 5
+
+
+def _has_more(blocks: Sequence[_Block], columns: Sequence[int], points: float) -> bool:
     """Whether a grid may have a further column, which costs less than flat panels."""
     return any(
-        n + block.together <= min(3, len(block.panels))
+        n + block.together <= min(_most(points), len(block.panels))
         for block, n in zip(blocks, columns, strict=True)
     )
 
@@ -272,9 +279,9 @@ def _composed(
 
 def _sized(panel: Spec, factor: float, low: float, is_final: bool) -> Spec:
     """Scale a panel, heat maps and squares in proportion, and wrap its titles."""
-    width, height = panel.get("width"), panel.get("height")
-    if not (_is_number(width) and _is_number(height)):
+    if not (_is_number(panel.get("width")) and _is_number(panel.get("height"))):
         return panel
+    width, height = float(panel["width"]), float(panel["height"])
     is_map = width == height or '"cell_"' in json.dumps(panel)
     if is_map:  # a larger one shows no more
         factor = max(min(factor, _LARGEST / max(width, height)), min(1.0, factor))

@@ -170,9 +170,12 @@ def lines(
         key: dict[str, Any] = {"dash": list(look.dash)}
         if is_limit[name] or not is_text:
             key["width"] = width
-        if ends and (is_limit[name] or name in banded):
+        ranges = bool(ends) and frame.loc[frame[picture.series] == name, ends].notna().any(
+            axis=None
+        )
+        if ranges and (is_limit[name] or name in banded):
             key["band"] = 0.13 if is_limit[name] else 0.2
-        elif ends and frame.loc[frame[picture.series] == name, ends].notna().any(axis=None):
+        elif ranges:
             key["bar"] = 0.8
         if markers and name in marked and not is_limit[name]:
             key |= {"shape": look.shape or "circle", "size": 14}
@@ -441,8 +444,8 @@ def _heat_ends(
     lows, highs = np.zeros(len(frame)), np.zeros(len(frame))
     for _, rows in groups:
         lows[rows.index], highs[rows.index] = domain or heat_domain(rows)
-    low, _ = picture.ends_of(pd.DataFrame({"end": lows}))
-    _, high = picture.ends_of(pd.DataFrame({"end": highs}))
+    low = (picture.ends_of(pd.DataFrame({"end": lows})) or [0.0])[0]
+    high = (picture.ends_of(pd.DataFrame({"end": highs})) or [1.0])[-1]
     tests = {"≤": numbers < lows * (1 + 1e-9), "≥": numbers > highs * (1 + 1e-9)}
     is_cut = {sign: bool(np.any(test)) for sign, test in tests.items()}
     if not any(is_cut.values()):

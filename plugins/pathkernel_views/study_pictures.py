@@ -14,7 +14,6 @@ import xarray as xr
 
 from pathkernel_datasets.measures import Measure, choices_of, measures_of
 from pathkernel_datasets.selection import Selection, Selections, few, index_of, number
-from pathkernel_datasets.study import described
 from pathkernel_views.chart import NothingToPlot
 from pathkernel_views.network import network
 from pathkernel_views.paths import (
@@ -35,6 +34,7 @@ from pathkernel_views.study_tables import (
     of_every_value,
 )
 from pathkernel_views.table import frame_of
+from pathkernel_views.titles import axis_title
 
 _WIDTHS = 3  # panels of widths in a row
 _TITLES = {
@@ -157,7 +157,7 @@ class StudyPictures:
             series="curve",
             panel="test_set",
             switches=[name for name in (*self.option, "shown") if name != switch],
-            titles={x: described(x)} | _TITLES | {y: measure.axis, low: "lowest", high: "highest"},
+            titles=_TITLES | {x: axis_title(x)} | {y: measure.axis, low: "lowest", high: "highest"},
             log=pd.api.types.is_numeric_dtype(frame[x]) and not (frame[x] <= 0).any(),
             bands=x == "width",
             hollow="unconverged",

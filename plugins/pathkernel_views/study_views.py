@@ -16,6 +16,7 @@ from pathkernel_views.chart import Chart
 from pathkernel_views.paths import KERNELS, ROWS, of_paths
 from pathkernel_views.study_tables import UNCONVERGED, study_details, study_summary
 from pathkernel_views.table import Table
+from pathkernel_views.titles import axis_title
 
 if TYPE_CHECKING:
     import altair as alt
@@ -103,9 +104,9 @@ def study_charts(
         ranges = "Ranges of an accuracy are one binomial standard error of the test set."
     if dataset["status"].isin(list(UNCONVERGED.values())).any():
         ranges += " Hollow points did not converge."
-    axes = {option: described(option)} if option else {}
-    axes |= {"width": "width N"}
-    axes |= {"temperature": "temperature T"} if sizes["temperature"] > 1 else {}
+    names = [option] if option else []
+    names += ["width", *["temperature"] * (sizes["temperature"] > 1)]
+    axes = {name: axis_title(name) for name in names}
     for (x, axis), measure in itertools.product(axes.items(), measures_of(dataset)):
         heading = measure.axis.partition(" (")[0].capitalize()
         yield Chart(

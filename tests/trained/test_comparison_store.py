@@ -395,7 +395,7 @@ def test_samples_have_a_table_and_panels(study, folder, capsys):
     assert names == {
         f"{name}.{kind}"
         for name in ("order_parameters", "entries", "head_scores")
-        for kind in ("png", "svg")
+        for kind in ("png", "svg", "txt")
     }
     drawn = (folder / "figures" / "order_parameters.svg").read_text()
     for title in ("theory, N = 10", "theory, N = 100", "sampled, N = 10", "trained, N = 8"):
