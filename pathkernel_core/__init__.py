@@ -3,7 +3,9 @@
 Arrays in, arrays out, on whatever array library they come from. See the README for a start.
 """
 
-from pathkernel_core.attention import Attention, AttentionProduct, QueryKey
+from pathkernel_core.attention import Attention, AttentionProduct, KeyVectors, QueryKey
+from pathkernel_core.attention_gradients import attention_gradients
+from pathkernel_core.attention_posterior import AttentionDensity, AttentionPosterior
 from pathkernel_core.continuation import minimise_actions
 from pathkernel_core.contraction import attentioned_inputs
 from pathkernel_core.cross_validation import LeaveOneOut, leave_one_out
@@ -42,12 +44,15 @@ from pathkernel_core.token_kernels import path_kernels
 __all__ = [
     "Alignment",
     "Attention",
+    "AttentionDensity",
+    "AttentionPosterior",
     "AttentionProduct",
     "Blocks",
     "CloseMinimaWarning",
     "DifferentiableSolution",
     "Examples",
     "Gated",
+    "KeyVectors",
     "LeaveOneOut",
     "MinimisationError",
     "Minimum",
@@ -67,6 +72,7 @@ __all__ = [
     "SufficientStatistics",
     "Task",
     "accuracy",
+    "attention_gradients",
     "attentioned_inputs",
     "differentiable_solution",
     "gp_limit",
