@@ -4,7 +4,7 @@ Arrays in, arrays out, on whatever array library they come from. See the README 
 """
 
 from pathkernel_core.attention import Attention, AttentionProduct, KeyVectors, QueryKey
-from pathkernel_core.attention_gradients import attention_gradients
+from pathkernel_core.attention_pullback import attention_gradients
 from pathkernel_core.attention_posterior import AttentionDensity, AttentionPosterior
 from pathkernel_core.continuation import minimise_actions
 from pathkernel_core.contraction import attentioned_inputs

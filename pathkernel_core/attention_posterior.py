@@ -20,7 +20,7 @@ from typing import Any, cast
 import numpy as np
 
 from pathkernel_core.attention import AttentionProduct, KeyVectors, Layer, QueryKey
-from pathkernel_core.attention_gradients import attention_gradients
+from pathkernel_core.attention_pullback import attention_gradients
 from pathkernel_core.backend import Array, array_namespace, from_host, real_floating, to_host
 from pathkernel_core.contraction import Readout, attentioned_inputs
 from pathkernel_core.input_gradients import log_evidence_gradient

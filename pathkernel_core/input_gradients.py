@@ -106,9 +106,7 @@ def _by_features(
     total = 0.0
     for output in range(outputs):
         of_output = by_output[:, output, :]  # (n, N_0)
-        mean = matmul(
-            xp.reshape(features, (features.shape[0], -1)), xp.reshape(of_output, (-1, 1))
-        )
+        mean = matmul(xp.reshape(features, (features.shape[0], -1)), xp.reshape(of_output, (-1, 1)))
         residual = (labels[:, output : output + 1] - mean) / temperature
         mixed = matmul(factor[output::outputs, :], solved[output::outputs, ...])
         total = total - mixed + residual[:, :, None] * of_output
