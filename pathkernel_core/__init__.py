@@ -4,8 +4,8 @@ Arrays in, arrays out, on whatever array library they come from. See the README 
 """
 
 from pathkernel_core.attention import Attention, AttentionProduct, KeyVectors, QueryKey
-from pathkernel_core.attention_pullback import attention_gradients
 from pathkernel_core.attention_posterior import AttentionDensity, AttentionPosterior
+from pathkernel_core.attention_pullback import attention_gradients
 from pathkernel_core.continuation import minimise_actions
 from pathkernel_core.contraction import attentioned_inputs
 from pathkernel_core.cross_validation import LeaveOneOut, leave_one_out

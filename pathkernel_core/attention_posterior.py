@@ -11,6 +11,7 @@ differentiation. Parameters are scaled to a standard normal prior, x = (Q/σ_Q, 
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -193,9 +194,8 @@ class AttentionPosterior:
             arrays[number].append(from_host(array, self.inputs))
         layers: list[Layer] = []
         for layer, of_layer in zip(self.layers, arrays):
-            # a fixed layer stays; of others, arrays follow in the order of the fields
-            remaining = iter(of_layer)
-            layers.append(layer.convert(lambda _, r=remaining: next(r)) if of_layer else layer)
+            named = dict(zip(_NAMES.get(type(layer), ()), of_layer))
+            layers.append(dataclasses.replace(cast(Any, layer), **named) if named else layer)
         return layers
 
     def solve(self, position: np.ndarray, start: Solution | None = None) -> Solution:

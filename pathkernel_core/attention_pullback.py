@@ -1,7 +1,8 @@
 """Gradients with respect to the parameters of attention, by hand through softmax and contraction.
 
 With G = ∂E/∂Ω, softmax over keys s gives ∂E/∂(score)_st = Ω_st (G_st − Σ_r Ω_rt G_rt). The path
-weights v^ℓ_hπ(s) = Σ_t Ω^ℓh_st v^{ℓ+1}_π(t) (Eq. 7) are taken back from the first layer to the last.
+weights v^ℓ_hπ(s) = Σ_t Ω^ℓh_st v^{ℓ+1}_π(t) (Eq. 7) are taken back from the first layer to the
+last.
 """
 
 from __future__ import annotations
@@ -95,23 +96,22 @@ def _of_batch(
     gradients: list[Gradients | None] = []
     layers = zip(contraction.layers, contraction.skipped, reversed(stages))
     for layer, skip, (omega, above, _) in layers:
-        is_last = above is None
-        passed = 0 if not skip else 1 if is_last else above.shape[1]  # paths that skip the layer
+        passed = 0 if not skip else 1 if above is None else above.shape[1]  # paths past the heads
         skipping, slopes = slopes[:, :passed, :], slopes[:, passed:, :]
         examples, heads, keys, queries = omega.shape
         slopes = xp.reshape(slopes, (examples, heads, -1, keys))  # by head and path above
-        if is_last:
+        if above is None:
             of_omega = xp.matrix_transpose(slopes) / queries  # the mean over query tokens
         else:
             of_omega = matmul(xp.matrix_transpose(slopes), above[:, None, :, :])
         if isinstance(layer, _PARAMETRIC):
             mean = xp.sum(omega * of_omega, axis=-2, keepdims=True)
-            query = contraction.token if is_last else None
+            query = contraction.token if above is None else None
             scores = omega * (of_omega - mean) * layer.score_scale
             gradients.append(parameter_gradients(layer, tokens, scores, query))
         else:
             gradients.append(None)
-        if not is_last:
+        if above is not None:
             slopes = xp.sum(matmul(slopes, omega), axis=1)  # (batch, paths above, M)
             if skip:
                 slopes = slopes + skipping

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -184,8 +185,7 @@ class Contraction:
 
         ξ^π = Σ_s A^π_s x_s. Paths are in index order (first layer slowest, a skip first).
         """
-        for _, _, weights in self.stages(inputs, batch):
-            pass
+        ((_, _, weights),) = deque(self.stages(inputs, batch), maxlen=1)
         return weights
 
     def stages(self, inputs: Array, batch: slice) -> Iterator[tuple[Array, Array | None, Array]]:

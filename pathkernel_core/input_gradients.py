@@ -19,6 +19,7 @@ from pathkernel_core.backend import (
     invert_triangular,
     real_floating,
 )
+from pathkernel_core.pair_kernels import KernelPosterior
 from pathkernel_core.products import matmul
 from pathkernel_core.solution import Solution
 from pathkernel_core.spaces import per_output
@@ -46,13 +47,13 @@ def log_evidence_gradient(solution: Solution, xi: Array, labels: Array) -> Array
         If a shape does not fit the solution's problem, or kernels were given in place of inputs.
     """
     problem = solution.problem
-    if problem.is_of_kernels:
+    posterior, factor = solution.posterior
+    if isinstance(posterior, KernelPosterior):
         raise ValueError("solution is of given kernels, which have no inputs to differentiate by")
     xp = array_namespace(xi=xi, labels=labels, training=problem.array)
     examples, outputs = problem.n_examples, problem.outputs
     xi = real_floating("xi", xi, (examples, problem.n_paths, problem.input_width))
     labels = xp.reshape(labels, (examples, outputs))
-    posterior, factor = solution.posterior
     features = xi / math.sqrt(problem.n_paths * problem.input_width)
     factor = from_host(factor, xi)
     if posterior.root is not None:

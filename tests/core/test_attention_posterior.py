@@ -266,7 +266,7 @@ def test_positions_are_checked():
     of_heads = posterior("key vectors")
     with pytest.raises(ValueError, match=r"position must have shape \(56,\), but has \(3,\)"):
         of_heads.evaluate(np.zeros(3))
-    with pytest.raises(ValueError, match="position of shape .* holds NaN or infinity"):
+    with pytest.raises(ValueError, match=r"position of shape .* holds NaN or infinity"):
         of_heads.evaluate(np.full(56, np.nan))
     layers = two_layers()["queries and keys"]
     with pytest.raises(ValueError, match="vectors of layer 2 must have shape"):
