@@ -4,6 +4,7 @@ Arrays in, arrays out, on whatever array library they come from. See the README 
 """
 
 from pathkernel_core.attention import Attention, AttentionProduct, KeyVectors, QueryKey
+from pathkernel_core.attention_maximum import AttentionMaximum, maximise_attention
 from pathkernel_core.attention_posterior import AttentionDensity, AttentionPosterior
 from pathkernel_core.attention_pullback import attention_gradients
 from pathkernel_core.continuation import minimise_actions
@@ -14,6 +15,7 @@ from pathkernel_core.errors import (
     CloseMinimaWarning,
     MinimisationError,
     NotPositiveDefiniteError,
+    OverfittingWarning,
     PrecisionError,
     ScaleWarning,
 )
@@ -45,6 +47,7 @@ __all__ = [
     "Alignment",
     "Attention",
     "AttentionDensity",
+    "AttentionMaximum",
     "AttentionPosterior",
     "AttentionProduct",
     "Blocks",
@@ -58,6 +61,7 @@ __all__ = [
     "Minimum",
     "Network",
     "NotPositiveDefiniteError",
+    "OverfittingWarning",
     "PathKernels",
     "PrecisionError",
     "Prediction",
@@ -79,6 +83,7 @@ __all__ = [
     "head_scores",
     "kernel_task_alignment",
     "leave_one_out",
+    "maximise_attention",
     "minimise_action",
     "minimise_actions",
     "option",

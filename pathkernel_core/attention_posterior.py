@@ -23,6 +23,7 @@ import numpy as np
 from pathkernel_core.attention import AttentionProduct, KeyVectors, Layer, QueryKey
 from pathkernel_core.attention_pullback import attention_gradients
 from pathkernel_core.backend import Array, array_namespace, from_host, real_floating, to_host
+from pathkernel_core.continuation import minimise_from
 from pathkernel_core.contraction import Readout, attentioned_inputs
 from pathkernel_core.input_gradients import log_evidence_gradient
 from pathkernel_core.kernels import PathKernels, SpaceName
@@ -199,7 +200,7 @@ class AttentionPosterior:
         return layers
 
     def solve(self, position: np.ndarray, start: Solution | None = None) -> Solution:
-        """Minimise the action given x, from a solution nearby if there is one."""
+        """Minimise the action given x; parameters and errors as for :meth:`evaluate`."""
         return self._solve(self.layers_at(position), start)[0]
 
     def evaluate(self, position: np.ndarray, start: Solution | None = None) -> AttentionDensity:
@@ -209,8 +210,8 @@ class AttentionPosterior:
         ----------
         position : array, shape (dimension,)
         start : Solution, optional
-            At a position nearby, as for :func:`minimise_action`, whose search for other minima it
-            replaces.
+            At a position nearby, from which the minimisation starts. Where the action may have
+            several minima it searches for the lowest, so that the density depends on x alone.
 
         Raises
         ------
@@ -236,9 +237,10 @@ class AttentionPosterior:
     def _solve(self, layers: Sequence[Layer], start: Solution | None) -> tuple[Solution, Array]:
         xi = attentioned_inputs(self.inputs, layers, self.readout, skips=self.network.skips)
         problem = PathKernels(xi, self.labels, self.space)
-        solution = minimise_action(
-            problem, self.network, self.temperature, tolerance=self.tolerance, start=start
-        )
+        settings = problem, self.network, self.temperature
+        solution = minimise_from(*settings, start, tolerance=self.tolerance)
+        if solution is None or not solution.status.ok:  # raises, with its reason
+            solution = minimise_action(*settings, tolerance=self.tolerance)
         return solution, xi
 
 
