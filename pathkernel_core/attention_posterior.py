@@ -222,20 +222,30 @@ class AttentionPosterior:
         layers = self.layers_at(position)
         solution, xi = self._solve(layers, start)
         of_xi = log_evidence_gradient(solution, xi, self.labels)
-        of_layers = attention_gradients(
-            self.inputs, layers, of_xi, self.readout, self.network.skips
-        )
-        gradient = -position
-        for number, name, part, _, deviation in self.parts:
-            of_layer = cast("tuple[Array, ...]", of_layers[number])
-            of_array = of_layer[_NAMES[type(self.layers[number])].index(name)]
-            gradient[part] += deviation * to_host(of_array).reshape(-1)
+        gradient = self.pull_back(layers, of_xi) - position
         prior = -0.5 * (position @ position + self.dimension * math.log(2 * math.pi))
         log_evidence = solution.log_evidence
         return AttentionDensity(float(prior + log_evidence), gradient, log_evidence, solution)
 
+    def pull_back(self, layers: Sequence[Layer], xi_gradient: Array) -> np.ndarray:
+        """Gradient with respect to x (dimension,) from that with respect to ξ, (P, n, N_0)."""
+        of_layers = attention_gradients(
+            self.inputs, layers, xi_gradient, self.readout, self.network.skips
+        )
+        gradient = np.empty(self.dimension)
+        for number, name, part, _, deviation in self.parts:
+            of_layer = cast("tuple[Array, ...]", of_layers[number])
+            of_array = of_layer[_NAMES[type(self.layers[number])].index(name)]
+            gradient[part] = deviation * to_host(of_array).reshape(-1)
+        return gradient
+
+    def attentioned(self, layers: Sequence[Layer], inputs: Array | None = None) -> Array:
+        """Attentioned inputs ξ (P, n, N_0) of these layers, of the training inputs or others."""
+        inputs = self.inputs if inputs is None else inputs
+        return attentioned_inputs(inputs, layers, self.readout, skips=self.network.skips)
+
     def _solve(self, layers: Sequence[Layer], start: Solution | None) -> tuple[Solution, Array]:
-        xi = attentioned_inputs(self.inputs, layers, self.readout, skips=self.network.skips)
+        xi = self.attentioned(layers)
         problem = PathKernels(xi, self.labels, self.space)
         settings = problem, self.network, self.temperature
         solution = minimise_from(*settings, start, tolerance=self.tolerance)

@@ -96,6 +96,7 @@ from pathkernel_one_shot.training_run import TrainingPlan as TrainingPlan
 from pathkernel_one_shot.training_run import train as train
 from pathkernel_phases.results import LearningCurves as LearningCurves
 from pathkernel_phases.results import Phases as Phases
+from pathkernel_sampling.attention_corrections import next_order_density as next_order_density
 from pathkernel_sampling.corrections import next_order as next_order
 from pathkernel_sampling.corrections import predict_next_order as predict_next_order
 from pathkernel_sampling.diagnostics import diagnose as diagnose

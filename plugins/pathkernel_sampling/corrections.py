@@ -100,14 +100,14 @@ def next_order(solution: Solution) -> Correction:
     of the gap to samples, at 0.3 about 90 %; near 1, or where ``solution.close_minima`` is not
     empty, sample instead.
     """
-    _check(solution)
+    check_expandable(solution)
     network, energy = solution.network, EnergyDerivatives(solution)
     coordinates = ChainCoordinates(network)
     x = coordinates.from_factors(solution.factors)
     scales, widths = np.array(coordinates.scales), np.array(network.widths)
     chain = coordinates.levels, scales, widths, x, energy.first
     parts = Chain(*map(np.asarray, derivatives(*chain)))
-    _check_curved(parts.hessian(energy.second), solution)
+    check_curved(parts.hessian(energy.second), solution)
     expansion = expand(
         parts,
         energy,
@@ -180,8 +180,8 @@ def predict_next_order(
     )
 
 
-def _check_curved(hessian: np.ndarray, solution: Solution) -> None:
-    """Refuse a point with a direction along which φ = S/2 falls or is flat."""
+def check_curved(hessian: np.ndarray, solution: Solution) -> None:
+    """Raise ValueError at a point with a direction along which φ = S/2 falls or is flat."""
     half_width = solution.network.width / 2  # of the threshold, which is of S/N
     softest = np.linalg.eigvalsh(hessian)[0] / half_width
     threshold = solution.hessian.threshold
@@ -199,7 +199,8 @@ def _check_curved(hessian: np.ndarray, solution: Solution) -> None:
         )
 
 
-def _check(solution: Solution) -> None:
+def check_expandable(solution: Solution) -> None:
+    """Raise an error where there is no expansion around a solution, as :func:`next_order` does."""
     if solution.status is not Status.CONVERGED:
         raise ValueError(
             f"solution must be a converged minimum of the action, but is {solution.status.name}: "
