@@ -186,9 +186,12 @@ class AttentionPosterior:
             position[part] = array.reshape(-1) / deviation
         return position
 
-    def layers_at(self, position: np.ndarray) -> list[Layer]:
-        """Layers with the parameters x (dimension,)."""
-        position = real_floating("position", np.asarray(position), (self.dimension,))
+    def layers_at(self, position: Array) -> list[Layer]:
+        """Layers with the parameters x (dimension,).
+
+        Of NumPy, or of the library of the inputs, which may differentiate through them.
+        """
+        position = real_floating("position", position, (self.dimension,))
         arrays: list[list[Array]] = [[] for _ in self.layers]
         for number, _, part, shape, deviation in self.parts:
             array = (deviation * position[part]).reshape(shape)

@@ -20,10 +20,10 @@ class Copying(Task):
 
     A token has a standard normal value, a tag and its position. Tags are random directions. The
     last token, which is read out, has no value, and the tag of one of the others: the label is the
-    sign of that token's value. In a share of the training sequences, the agreement, it stands at the first position, so
-    that attention to the position serves there as well as attention to the content. The test set
-    ``together`` has it at the first position always, ``apart`` never. Tags and positions are
-    vectors of the same length, so that the prior of heads prefers neither.
+    sign of that token's value. In a share of the training sequences, the agreement, it stands at
+    the first position, so that attention to the position serves there as well as attention to the
+    content. The test set ``together`` has it at the first position always, ``apart`` never. Tags
+    and positions are vectors of the same length, so that the prior of heads prefers neither.
     """
 
     name: ClassVar[str] = "copying"
