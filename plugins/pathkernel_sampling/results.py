@@ -6,12 +6,13 @@ line starts without them.
 
 from __future__ import annotations
 
+import abc
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -94,21 +95,10 @@ class _AtPoints(Result):
 
 
 @dataclass(frozen=True)
-class Samples(_AtPoints):
-    """Draw from the exact posterior, by the no-U-turn sampler.
+class Draws(_AtPoints):
+    """Result of draws by the no-U-turn sampler: a run for every point."""
 
-    NAME is the folder of a study; draws go into NAME/samples.zarr, in the groups that ArviZ
-    expects. The same command resumes a run that was stopped; more draws, or a larger effective
-    sample size, extend a finished one.
-    """
-
-    name = "samples"
-    command = "sample"
-    summary = "Sample the exact posterior at points of a study"
-
-    sampler: str = option(
-        "order-parameter", "Sampler: order-parameter, collapsed, weights, or that of a plugin."
-    )
+    sampler: str = option("order-parameter", "Sampler.")
     draws: int | None = option(
         None,
         "Draws of each chain.  [default: 1000, or as many as --target-ess takes]",
@@ -126,12 +116,26 @@ class Samples(_AtPoints):
     thin: int = option(10, "Draws from one evaluation of the predictor to the next.", minimum=1)
     jobs: int = option(1, "Number of chains that are drawn at the same time.", minimum=1)
 
+    @abc.abstractmethod
+    def run_name(self, point: Point) -> str:
+        """Name of the run at a point, ``RESULT/KIND/POINT``."""
+
+    @abc.abstractmethod
+    def run_settings(self) -> dict[str, Any]:
+        """Settings of a run that decide on its draws, besides its point and chains."""
+
+    @abc.abstractmethod
+    def chains_of(self, study: StoredStudy, point: Point) -> tuple[Any, ...]:
+        """Return the function that builds the chains of a point, and its arguments."""
+
+    @abc.abstractmethod
+    def finish(self, run: Any, chains: Any) -> None:
+        """Write a SampleRun whose draws, by these Chains, are complete."""
+
     def compute(self, study: StoredStudy, report: Report) -> Iterable[tuple[str, xr.Dataset]]:
         """Draw at the selected points; blocks of draws are written as they come."""
         run = needs_sampling("pathkernel_sampling.run")
-        points, samplers = self.points(study), study.plugins.samplers
-        if self.sampler not in samplers:
-            raise UnknownNameError(unknown_name("sampler", self.sampler, samplers))
+        points = self.points(study)
         for point in points:
             if not point.width.is_integer():
                 raise ValueError(f"only whole widths can be sampled, but width is {point.width:g}")
@@ -139,6 +143,55 @@ class Samples(_AtPoints):
             for point in points:
                 run.sample_point(study, point, self, report, map_parts)
         return ()
+
+
+@dataclass(frozen=True)
+class Samples(Draws):
+    """Draw from the exact posterior, by the no-U-turn sampler.
+
+    NAME is the folder of a study; draws go into NAME/samples.zarr, in the groups that ArviZ
+    expects. The same command resumes a run that was stopped; more draws, or a larger effective
+    sample size, extend a finished one.
+    """
+
+    name = "samples"
+    command = "sample"
+    summary = "Sample the exact posterior at points of a study"
+
+    sampler: str = option(
+        "order-parameter", "Sampler: order-parameter, collapsed, weights, or that of a plugin."
+    )
+
+    def run_name(self, point: Point) -> str:
+        """Name of the run at a point."""
+        return f"{self.name}/{self.sampler}/{point}"
+
+    def run_settings(self) -> dict[str, Any]:
+        """Settings of a run that decide on its draws."""
+        return {"sampler": self.sampler}
+
+    def chains_of(self, study: StoredStudy, point: Point) -> tuple[Any, ...]:
+        """Return the function that builds the chains of a point, and its arguments."""
+        build = needs_sampling("pathkernel_sampling.ensemble").chains_at
+        return build, study, point, self.sampler, self.thin
+
+    def finish(self, run: Any, chains: Any) -> None:
+        """Write a SampleRun with its log evidence."""
+        evidence = needs_sampling("pathkernel_sampling.evidence")
+        estimate = evidence.UNKNOWN
+        if chains.keeps_positions:
+            positions = run.read("unconstrained_posterior/position")
+            log_densities = run.read("sample_stats/lp")
+            seed = chains.point.point.seed
+            estimate = evidence.log_evidence(chains.model, positions, log_densities, seed)
+        run.finish(estimate, {})
+
+    def compute(self, study: StoredStudy, report: Report) -> Iterable[tuple[str, xr.Dataset]]:
+        """Draw at the selected points; blocks of draws are written as they come."""
+        samplers = study.plugins.samplers
+        if self.sampler not in samplers:
+            raise UnknownNameError(unknown_name("sampler", self.sampler, samplers))
+        return super().compute(study, report)
 
     def views(self, study: StoredStudy) -> Iterator[Table | Chart | str]:
         """Yield U, scores and evidence of every run against the theory's, warnings, and charts."""
