@@ -213,6 +213,74 @@ class Samples(Draws):
 
 
 @dataclass(frozen=True)
+class LearnedAttention(Draws):
+    """Draw the attention of a study's heads from their posterior, with that of all weights.
+
+    NAME is the folder of a study whose task gives tokens; draws go into NAME/attention.zarr. As
+    many heads as the study has are learned, of the form chosen; those that it gives are left out.
+    In each draw the heads of a layer are ordered by their scores, since heads may be exchanged. The
+    same command resumes a run that was stopped.
+    """
+
+    name = "attention"
+    command = "attend"
+    summary = "Learn attention at points of a study: sample it with all weights"
+
+    sampler: str = option(
+        "order-parameter",
+        "What is drawn besides attention. order-parameter, collapsed, weights: exact at every "
+        "width; marginal: nothing, at leading order in 1/N, and marginal-next-order at the next.",
+        choices=("order-parameter", "collapsed", "weights", "marginal", "marginal-next-order"),
+    )
+    form: str = option(
+        "key-vectors",
+        "Form of a head. key-vectors: one vector; queries-keys: products of a rank; products: a "
+        "matrix.",
+        choices=("key-vectors", "queries-keys", "products"),
+    )
+    rank: int = option(1, "Rank of the products of queries and keys.", minimum=1)
+    variance: float = option(1.0, "Prior variance of the entries of a head.", above=0.0)
+    random_heads: int = option(
+        10, "Draws of heads from the prior, to compare with.", minimum=2, maximum=1000
+    )
+
+    def run_name(self, point: Point) -> str:
+        """Name of the run at a point."""
+        return f"{self.name}/{self.form}-by-{self.sampler}/{point}"
+
+    def run_settings(self) -> dict[str, Any]:
+        """Settings of a run that decide on its draws."""
+        names = ("sampler", "form", "rank", "variance", "random_heads")
+        return {name: getattr(self, name) for name in names}
+
+    def chains_of(self, study: StoredStudy, point: Point) -> tuple[Any, ...]:
+        """Return the function that builds the chains of a point, and its arguments."""
+        attend = needs_sampling("pathkernel_sampling.attend")
+        return attend.attention_chains, study, point, self
+
+    def finish(self, run: Any, chains: Any) -> None:
+        """Write a SampleRun with mean attention, and what random heads are worth."""
+        attend = needs_sampling("pathkernel_sampling.attend")
+        evidence = needs_sampling("pathkernel_sampling.evidence")
+        positions = run.read("unconstrained_posterior/position")
+        matrices = run.read("posterior/order_parameter")
+        groups = {
+            "attention": attend.mean_attention(chains, positions, matrices),
+            "random_heads": attend.random_heads(chains, self.random_heads),
+        }
+        run.finish(evidence.UNKNOWN, groups)  # heads that may be exchanged make several modes
+
+    def views(self, study: StoredStudy) -> Iterator[Table | Chart | str]:
+        """Yield what learned heads are worth beside given and random ones, and what they see."""
+        from pathkernel_datasets.draws import runs
+
+        views = needs_sampling("pathkernel_sampling.attention_views")
+        points = tuple(str(point) for point in self.shown(study))
+        names = [name for name in runs(study, self.name) if name.endswith(points)]
+        yield from views.attention_views(study, names)
+
+
+@dataclass(frozen=True)
 class NextOrder(_AtPoints):
     """Correct order parameter, log evidence and predictor of the saddle point, without sampling.
 

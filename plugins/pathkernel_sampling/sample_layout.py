@@ -26,7 +26,8 @@ STATE = "state/"
 """Beginning of the names of arrays that hold the states of the chains."""
 
 _STORED_STATE = "state_"  # of the variables that hold them
-_UNDRAWN = ("adaptation", "observed_data")  # groups without the dimension draw
+# groups without the dimension draw
+_UNDRAWN = ("adaptation", "observed_data", "attention", "random_heads")
 
 _MEANINGS = {
     "order_parameter": ("order parameter U", "1"),
