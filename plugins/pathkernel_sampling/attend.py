@@ -130,7 +130,7 @@ def attention_chains(
             f"{study.path} has inputs that stand for paths through its heads, whose attention is "
             "in them; learn attention in a study of tokens"
         )
-    if not isinstance(data.xi, np.ndarray):
+    if study.options.get("token_kernel") not in (None, "linear"):
         raise StudyError(
             f"{study.path} has a kernel of tokens, under which attention is not learned; run the "
             "study with --token-kernel linear"

@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING
 
 import arviz_stats
 import numpy as np
+import pandas as pd
 import xarray as xr
 
+from pathkernel_datasets.draws import point_of
 from pathkernel_datasets.measures import measures_of
 from pathkernel_datasets.result_files import file_of
-from pathkernel_datasets.selection import number
 from pathkernel_datasets.stored_study import StoredStudy
+from pathkernel_sampling.correction_views import described
 from pathkernel_sampling.diagnostics import quietly
+from pathkernel_sampling.sample_layout import settings_of
 from pathkernel_sampling.sampled import Run
 from pathkernel_views.chart import Chart, NothingToPlot
 from pathkernel_views.primitives import heatmaps
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     import altair as alt
 
 _LABELS = {
+    "form": "form of a head",
     "test_set": "test set",
     "head": "head: layer, and its place by score in the layer",
     "attended": "tokens that the head attends to, posterior mean",
@@ -51,7 +55,7 @@ def attention_views(study: StoredStudy, names: Sequence[str]) -> Iterator[Table 
     for run in runs:
         name = run.name.partition("/")[2].replace("/", "_").replace("-", "_").replace(".", "_")
         yield Chart(
-            f"attention/{name.lower()}",
+            name.lower(),
             f"Learned attention, {_title(run)}",
             "Mean over draws of the attention of each head to the tokens of some test examples, "
             "heads of a layer by decreasing score. Of the last layer it is that of the token read "
@@ -86,7 +90,7 @@ def worth(run: Run) -> Table:
     return Table(
         "worth",
         f"Learned attention on the test sets: {_title(run)}",
-        labelled_frame(frame_of(xr.Dataset(columns).reset_coords(drop=True)), _LABELS),
+        _frame(run, xr.Dataset(columns).reset_coords(drop=True)),
         cells,
         "Learned: the mean predictor over draws of attention and weights, ± its Monte-Carlo "
         "error. Random heads: draws from the prior of attention, each with the theory's predictor; "
@@ -111,7 +115,7 @@ def heads(run: Run) -> Table:
     return Table(
         "heads",
         f"What learned heads attend to: {_title(run)}",
-        labelled_frame(frame_of(xr.Dataset(columns)), _LABELS),
+        _frame(run, xr.Dataset(columns)),
         {
             "head": "{head}",
             "tokens attended ± error": "{attended:.2f} ± {attended_mcse:.2g}",
@@ -127,13 +131,15 @@ def heads(run: Run) -> Table:
     )
 
 
+def _frame(run: Run, columns: xr.Dataset) -> pd.DataFrame:
+    settings = {"form": settings_of(run.draws)["form"], **run.settings}
+    return labelled_frame(described(frame_of(columns), settings), _LABELS)
+
+
 def _title(run: Run) -> str:
-    kind = run.name.split("/")[1].replace("-", " ")
-    settings = run.settings
-    return (
-        f"{kind}, N = {number(settings['width'])}, T = {settings['temperature']:g}, "
-        f"seed {settings['seed']}"
-    )
+    settings = settings_of(run.draws)
+    form, sampler = settings["form"].replace("-", " "), settings["sampler"]
+    return f"{form}, sampler {sampler}, {point_of(run.settings).description}"
 
 
 def _attention(run: Run) -> alt.TopLevelMixin:
@@ -142,4 +148,7 @@ def _attention(run: Run) -> alt.TopLevelMixin:
         raise NothingToPlot("the run is not complete; run the same command again")
     frame = labelled_frame(frame_of(tree["attention"]["attention"].load()), _LABELS)
     frame = frame.astype({"token": str, "example": str})
-    return heatmaps(frame, "token", "example", "attention", centred=False, panel="head")
+    domain = 0.0, float(frame["attention"].max())
+    return heatmaps(
+        frame, "token", "example", "attention", centred=False, domain=domain, panel="head"
+    )
