@@ -3,14 +3,19 @@
 python -m benchmarks.learned_attention widths|samplers|location
 """
 
+import sys
+import time
+
 import jax
 import numpy as np
+from arviz_stats.base import array_stats
 
 import pathkernel_core as pk
 from benchmarks.chains import mean_and_error, sample
 from pathkernel_sampling.attention_corrections import next_order_density
 from pathkernel_sampling.attention_models import attention_model
 from pathkernel_sampling.corrections import next_order, predict_next_order
+from pathkernel_tasks.single_location import SingleLocation
 
 TEMPERATURE = 0.3
 
@@ -105,5 +110,106 @@ def widths():
             )
 
 
+def tell_apart(examples, width, seed):
+    """A single-location problem: the posterior of two key vectors, and the test examples."""
+    drawn = SingleLocation(examples=examples, attention="ideal").realise(seed)
+    layers = [pk.KeyVectors(np.zeros_like(drawn.layers[0].vectors))]
+    posterior = pk.AttentionPosterior(
+        drawn.train.inputs, drawn.train.labels, layers, pk.Network((2,), width), 0.1
+    )
+    return posterior, drawn.layers, drawn.test_sets["test"]
+
+
+def accuracy(mean, labels):
+    return np.mean(np.sign(mean).reshape(-1) == labels)
+
+
+def of_solution(posterior, layers, test):
+    solution = posterior.solve(posterior.position_of(layers))
+    mean = solution.predict_mean(posterior.attentioned(layers, test.inputs))
+    return accuracy(mean, test.labels)
+
+
+def of_draws(posterior, test, chains=2, draws=600):
+    model = attention_model("order-parameter", posterior)
+    positions = sample(model, chains, 600, draws)["position"][:, ::20]
+    predict = jax.jit(lambda x: model.predict(x, jax.numpy.asarray(test.inputs))[0])
+    means = [np.asarray(predict(x)) for x in positions.reshape(-1, positions.shape[2])]
+    return accuracy(np.mean(means, axis=0), test.labels)
+
+
+def of_descent(posterior, test, seed, steps=3000, rate=0.01):
+    """Adam on all weights and key vectors: squared error with the weight decay of the prior."""
+    model = attention_model("weights", posterior)
+
+    @jax.jit
+    def descend(x):
+        def step(index, state):
+            x, first, second = state
+            slope = -jax.grad(model.log_density)(x)
+            first, second = 0.9 * first + 0.1 * slope, 0.999 * second + 0.001 * slope**2
+            along = first / (1 - 0.9 ** (index + 1.0))
+            size = jax.numpy.sqrt(second / (1 - 0.999 ** (index + 1.0))) + 1e-8
+            return x - rate * along / size, first, second
+
+        return jax.lax.fori_loop(0, steps, step, (x, 0 * x, 0 * x))[0]
+
+    x = descend(model.initial(jax.random.key(seed)))
+    return accuracy(np.asarray(model.predict(x, jax.numpy.asarray(test.inputs))[0]), test.labels)
+
+
+def location(seeds=5):
+    """Accuracy of ideal, random and learned heads, by the number of examples and the width."""
+    columns = ("ideal", "random", "maximum", "sampled", "descent")
+    print(f"| N | P | {' | '.join(columns)} |")
+    print("| --- | --- |" + " --- |" * len(columns))
+    for width in (10, 100):
+        for examples in (50, 100, 200, 400):
+            rows = []
+            for seed in range(seeds):
+                posterior, ideal, test = tell_apart(examples, width, seed)
+                drawn = posterior.layers_at(posterior.initial(np.random.default_rng(seed)))
+                best = pk.maximise_attention(posterior, starts=4, seed=seed)[0]
+                rows.append(
+                    [
+                        of_solution(posterior, ideal, test),
+                        of_solution(posterior, drawn, test),
+                        of_solution(posterior, posterior.layers_at(best.position), test),
+                        of_draws(posterior, test),
+                        of_descent(posterior, test, seed),
+                    ]
+                )
+            means, errors = np.mean(rows, 0), np.std(rows, 0, ddof=1) / np.sqrt(seeds)
+            cells = [f"{mean:.3f} ± {error:.3f}" for mean, error in zip(means, errors)]
+            print(f"| {width} | {examples} | {' | '.join(cells)} |", flush=True)
+
+
+def samplers(examples=100, width=10, draws=500):
+    """CPU seconds, effective sample sizes and R-hat of the samplers of attention."""
+    print(
+        "| sampler | dimension | draws | CPU s | smallest ESS | CPU s per effective draw | R-hat |"
+    )
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    posterior, _, _ = tell_apart(examples, width, 0)
+    for name, count in (
+        ("order-parameter", 4 * draws),
+        ("collapsed", draws),
+        ("weights", draws // 5),
+        ("marginal", draws // 5),
+    ):
+        model = attention_model(name, posterior)
+        started = time.process_time()
+        drawn = sample(model, 4, 300 if count < draws else 1000, count)
+        seconds = time.process_time() - started
+        u = drawn["order_parameter"]
+        # symmetric in the heads
+        values = [u[..., 0, 0] + u[..., 1, 1], np.abs(u[..., 0, 1]), drawn["lp"]]
+        sizes = [array_stats.ess(v, chain_axis=0, draw_axis=1) for v in values]
+        r_hat = max(array_stats.rhat(v, chain_axis=0, draw_axis=1) for v in values)
+        cells = [name, model.dimension, 4 * count, f"{seconds:.0f}", f"{min(sizes):.0f}"]
+        cells += [f"{seconds / min(sizes):.3f}", f"{r_hat:.3f}"]
+        print(f"| {' | '.join(map(str, cells))} |", flush=True)
+
+
 if __name__ == "__main__":
-    widths()
+    {"widths": widths, "samplers": samplers, "location": location}[sys.argv[1]]()

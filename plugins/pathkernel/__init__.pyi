@@ -102,12 +102,15 @@ from pathkernel_sampling.corrections import predict_next_order as predict_next_o
 from pathkernel_sampling.diagnostics import diagnose as diagnose
 from pathkernel_sampling.diagnostics import predictor as predictor
 from pathkernel_sampling.plugin import PosteriorSampler as PosteriorSampler
+from pathkernel_sampling.results import LearnedAttention as LearnedAttention
 from pathkernel_sampling.results import NextOrder as NextOrder
 from pathkernel_sampling.results import Samples as Samples
 from pathkernel_sampling.testing import check_sampler as check_sampler
+from pathkernel_tasks.copying import Copying as Copying
 from pathkernel_tasks.custom import Custom as Custom
 from pathkernel_tasks.heads_file import save_heads as save_heads
 from pathkernel_tasks.hidden_markov import HiddenMarkov as HiddenMarkov
+from pathkernel_tasks.single_location import SingleLocation as SingleLocation
 from pathkernel_trained.bundled import heads_path as heads_path
 from pathkernel_trained.checkpoint import Checkpoint as Checkpoint
 from pathkernel_trained.checkpoint import read_checkpoint as read_checkpoint
