@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from functools import cached_property, partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,11 +25,12 @@ from pathkernel_core.coordinates import (
     chain_factors,
     relative_factors,
 )
+from pathkernel_core.network import Network
 from pathkernel_core.solution import Solution
 from pathkernel_core.spaces import per_output
 from pathkernel_sampling.chain_derivatives import derivatives, derivatives_along
 from pathkernel_sampling.corrections import check_curved, check_expandable
-from pathkernel_sampling.loops import Chain, expand, prior_loops, remainder_slope
+from pathkernel_sampling.loops import Chain, Expansion, expand, prior_loops, remainder_slope
 
 
 def next_order_density(
@@ -84,51 +84,82 @@ def _correction(solution: Solution, xi: np.ndarray, labels: np.ndarray) -> tuple
     check_expandable(solution)
     network = solution.network
     coordinates = ChainCoordinates(network)
-    path_scales = math.sqrt(network.kernel_variance) * network.path_scales
-    path_scales = path_scales / math.sqrt(xi.shape[1] * xi.shape[2])
-    value, gradient, hessian = _with_gradient(
+    value, gradient, hessian = correction_and_gradient(
         coordinates.levels,
         network.outputs,
         jnp.asarray(coordinates.from_factors(solution.factors)),
         jnp.asarray(xi.astype(float)),
-        (
-            jnp.asarray(coordinates.scales),
-            jnp.asarray(network.widths),
-            jnp.asarray(path_scales),
-            jnp.asarray(labels.astype(float).reshape(-1)),
-            jnp.asarray(float(solution.temperature)),
-        ),
+        constants_of(network, solution.temperature, labels, xi.shape),
     )
     check_curved(np.asarray(hessian), solution)
     return float(value) - sum(prior_loops(network)), np.asarray(gradient)
 
 
-@partial(jax.jit, static_argnums=(0, 1))
-def _with_gradient(
-    levels: tuple[Level, ...], outputs: int, x: jax.Array, xi: jax.Array, constants: tuple[Any, ...]
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    scales, widths, path_scales, labels, temperature = constants
+def constants_of(
+    network: Network, temperature: float, labels: np.ndarray, shape: tuple[int, ...]
+) -> tuple[jax.Array, ...]:
+    """Arrays that the loops depend on, besides x and ξ of this shape (P, n, N_0)."""
+    path_scales = math.sqrt(network.kernel_variance) * network.path_scales
+    return (
+        jnp.asarray(ChainCoordinates(network).scales),
+        jnp.asarray(network.widths),
+        jnp.asarray(path_scales / math.sqrt(shape[1] * shape[2])),
+        jnp.asarray(np.asarray(labels, dtype=float).reshape(-1)),
+        jnp.asarray(float(temperature)),
+    )
 
-    def energy_at(x: jax.Array, xi: jax.Array) -> _Energy:
-        factor, *_ = chain_factors(relative_factors(x, levels, scales), levels, scales)
-        rows = path_scales[:, None] * per_output(xi, outputs)
-        return _Energy(factor @ factor.T, rows, labels, temperature)
+
+@partial(jax.jit, static_argnums=(0, 1))
+def expansion_at(
+    levels: tuple[Level, ...],
+    outputs: int,
+    x: jax.Array,
+    xi: jax.Array,
+    constants: tuple[jax.Array, ...],
+) -> tuple[Expansion, Chain, jax.Array, jax.Array]:
+    """Expansion around a minimum x, the chain's derivatives, the Hessian of φ and U (n·C, n·C)."""
+    u, energy = _energy_at(levels, outputs, x, xi, constants)
+    scales, widths, *_ = constants
+    of_chain = levels, scales, widths, x, energy.first
+    chain = Chain(*derivatives(*of_chain))
+    along = partial(derivatives_along, *of_chain)
+    expansion = expand(chain, energy, x, remainder_slope(levels), along)
+    return expansion, chain, chain.hessian(energy.second), u
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def correction_and_gradient(
+    levels: tuple[Level, ...],
+    outputs: int,
+    x: jax.Array,
+    xi: jax.Array,
+    constants: tuple[jax.Array, ...],
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """One and two loops without those of the prior, their gradient in ξ, and the Hessian of φ."""
 
     def loops(x: jax.Array, xi: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        energy = energy_at(x, xi)
-        of_chain = levels, scales, widths, x, energy.first
-        chain = Chain(*derivatives(*of_chain))
-        along = partial(derivatives_along, *of_chain)
-        expansion = expand(chain, energy, x, remainder_slope(levels), along)
-        hessian = chain.hessian(energy.second)
+        expansion, chain, hessian, _ = expansion_at(levels, outputs, x, xi, constants)
         return expansion.one_loop + expansion.two_loops, (hessian, chain.jacobian)
 
     of_both = jax.value_and_grad(loops, argnums=(0, 1), has_aux=True)
     (value, (hessian, jacobian)), (of_x, of_xi) = of_both(x, xi)
     # the change of U by the adjoint: ∂φ/∂x depends on ξ through half the energy's slope in U alone
     change = jacobian @ jnp.linalg.solve(hessian, of_x)
-    moved = jax.grad(lambda xi: change @ energy_at(x, xi).first / 2)(xi)
-    return value, of_xi - moved, hessian
+    of_slope = jax.grad(lambda xi: change @ _energy_at(levels, outputs, x, xi, constants)[1].first)
+    return value, of_xi - of_slope(xi) / 2, hessian
+
+
+def _energy_at(
+    levels: tuple[Level, ...],
+    outputs: int,
+    x: jax.Array,
+    xi: jax.Array,
+    constants: tuple[jax.Array, ...],
+) -> tuple[jax.Array, _Energy]:
+    scales, _, path_scales, labels, temperature = constants
+    factor, *_ = chain_factors(relative_factors(x, levels, scales), levels, scales)
+    u = factor @ factor.T
+    return u, _Energy(u, path_scales[:, None] * per_output(xi, outputs), labels, temperature)
 
 
 class _Energy:

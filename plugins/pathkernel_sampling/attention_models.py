@@ -20,6 +20,7 @@ import numpy as np
 
 from pathkernel_core.attention_posterior import AttentionPosterior
 from pathkernel_core.backend import to_host
+from pathkernel_core.coordinates import ChainCoordinates
 from pathkernel_core.differentiable import traceable_form
 from pathkernel_core.errors import MinimisationError, NotPositiveDefiniteError
 from pathkernel_core.hooks import unknown_name
@@ -28,8 +29,14 @@ from pathkernel_core.network import Network
 from pathkernel_core.sampler import Model
 from pathkernel_core.solution import Solution
 from pathkernel_core.spaces import Space
-from pathkernel_sampling.attention_corrections import next_order_density
+from pathkernel_sampling.attention_corrections import (
+    constants_of,
+    correction_and_gradient,
+    expansion_at,
+)
+from pathkernel_sampling.energy_derivatives import EnergyDerivatives
 from pathkernel_sampling.likelihood import at_most_square, pytree
+from pathkernel_sampling.loops import Expansion, prior_loops
 from pathkernel_sampling.models import MODELS, WeightsModel, host_generator
 
 
@@ -147,7 +154,7 @@ class MarginalModel:
     posterior : AttentionPosterior
         Of NumPy's arrays.
     next_order : bool
-        Whether the density is that to next order in 1/N.
+        Whether the density, U and the predictor are those to next order in 1/N.
     """
 
     name = "marginal"
@@ -173,62 +180,128 @@ class MarginalModel:
         return _log_density(self, x)
 
     def order_parameter(self, x: jax.Array) -> jax.Array:
-        """Order parameter U (n·C, n·C) at the minimum of the action."""
+        """Order parameter U (n·C, n·C) of a draw."""
+        if self.next_order:
+            expansion, u = self._expansion(x)
+            return u + _unpacked(expansion.order_parameter_correction, u)
         size = self.posterior.network.sizes[0]
         result = jax.ShapeDtypeStruct((size, size), x.dtype)
         return jax.pure_callback(self._order_parameter, result, x)
 
     def predict(self, x: jax.Array, test: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Mean and variance (P_test, C) of f at the minimum, of sequences (P_test, M, N_0)."""
+        """Mean and variance (P_test, C) of f given the draw, of sequences (P_test, M, N_0)."""
         shape = jax.ShapeDtypeStruct((len(test), self.posterior.network.outputs), x.dtype)
-        return jax.pure_callback(self._predict, (shape, shape), x, test)
+        arguments: tuple[jax.Array, ...] = ()
+        if self.next_order:
+            expansion, u = self._expansion(x)
+            shift = _unpacked(expansion.order_parameter_correction, u)
+            arguments = shift, expansion.covariance
+        return jax.pure_callback(self._predict, (shape, shape), x, test, *arguments)
 
     def attention(self, x: jax.Array) -> jax.Array:
         """Parameters of attention (posterior.dimension,): all."""
         return x
 
+    def density_and_gradient(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Log density and its gradient; −∞ where there is no minimum."""
+        size = self._coordinates.size
+        shapes = [jax.ShapeDtypeStruct(shape, x.dtype) for shape in ((), x.shape, (size,))]
+        value, gradient, minimum = jax.pure_callback(self._evaluate, tuple(shapes), x)
+        if self.next_order:
+            # outside the callback: JAX that is called from a callback of JAX may wait for itself
+            posterior = traceable(self.posterior)
+            xi, pull_back = jax.vjp(lambda x: posterior.attentioned(posterior.layers_at(x)), x)
+            loops, of_xi, _ = correction_and_gradient(*self._settings(minimum, xi))
+            value = value + loops - sum(prior_loops(posterior.network))
+            gradient = gradient + pull_back(of_xi)[0]
+        exists = jnp.isfinite(value)
+        return jnp.where(exists, value, -jnp.inf), jnp.where(exists, gradient, 0.0)
+
+    def _expansion(self, x: jax.Array) -> tuple[Expansion, jax.Array]:
+        """Expansion around the minimum at x, and U there."""
+        shape = jax.ShapeDtypeStruct((self._coordinates.size,), x.dtype)
+        minimum = jax.pure_callback(self._minimum, shape, x)
+        posterior = traceable(self.posterior)
+        xi = posterior.attentioned(posterior.layers_at(x))
+        expansion, _, _, u = expansion_at(*self._settings(minimum, xi))
+        return expansion, u
+
+    def _settings(self, minimum: jax.Array, xi: jax.Array) -> tuple[Any, ...]:
+        network, labels = self.posterior.network, self.posterior.labels
+        constants = constants_of(network, self.posterior.temperature, labels, xi.shape)
+        return self._coordinates.levels, network.outputs, minimum, xi, constants
+
+    @cached_property
+    def _coordinates(self) -> ChainCoordinates:
+        return ChainCoordinates(self.posterior.network)
+
+    # on the host, in NumPy alone
+
     @cached_property
     def _start(self) -> Solution:
         return self.posterior.solve(np.zeros(self.dimension))
 
-    def density_and_gradient(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Log density and gradient on the host; −∞ where there is no minimum."""
-        evaluate = partial(next_order_density, self.posterior)
-        if not self.next_order:
-            evaluate = self.posterior.evaluate
+    def _evaluate(self, x: np.ndarray) -> tuple[np.ndarray, ...]:
         try:
-            density = evaluate(np.asarray(x), self._start)
+            density = self.posterior.evaluate(np.asarray(x), self._start)
         except (MinimisationError, NotPositiveDefiniteError, ValueError, np.linalg.LinAlgError):
-            return np.array(-np.inf), np.zeros(self.dimension)
-        return np.array(density.log_density), density.gradient
+            zeros = np.zeros(self.dimension), np.zeros(self._coordinates.size)
+            return np.array(-np.inf), *zeros
+        minimum = self._coordinates.from_factors(density.solution.factors)
+        return np.array(density.log_density), density.gradient, minimum
+
+    def _solution(self, x: np.ndarray) -> Solution:
+        return self.posterior.solve(np.asarray(x), self._start)
+
+    def _minimum(self, x: np.ndarray) -> np.ndarray:
+        return self._coordinates.from_factors(self._solution(x).factors)
 
     def _order_parameter(self, x: np.ndarray) -> np.ndarray:
-        return to_host(self.posterior.solve(np.asarray(x), self._start).order_parameter)
+        return to_host(self._solution(x).order_parameter)
 
-    def _predict(self, x: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        x = np.asarray(x)
-        solution = self.posterior.solve(x, self._start)
-        xi = self.posterior.attentioned(self.posterior.layers_at(x), np.asarray(test))
-        prediction = solution.predict(xi)
+    def _predict(
+        self, x: np.ndarray, test: np.ndarray, *correction: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        solution = self._solution(x)
+        layers = self.posterior.layers_at(np.asarray(x))
+        xi = self.posterior.attentioned(layers, np.asarray(test))
         shape = len(xi), self.posterior.network.outputs
-        return prediction.mean.reshape(shape), prediction.variance.reshape(shape)
+        prediction = solution.predict(xi)
+        mean, variance = (np.reshape(m, shape) for m in (prediction.mean, prediction.variance))
+        if correction:
+            energy = EnergyDerivatives(solution)
+            changes = energy.of_predictor(xi, *map(np.asarray, correction))
+            mean, variance = (m + np.reshape(c, shape) for m, c in zip((mean, variance), changes))
+        return mean, variance
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _log_density(model: MarginalModel, x: jax.Array) -> jax.Array:
-    return _forward(model, x)[0]
-
-
-def _forward(model: MarginalModel, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    shapes = jax.ShapeDtypeStruct((), x.dtype), jax.ShapeDtypeStruct(x.shape, x.dtype)
-    return jax.pure_callback(model.density_and_gradient, shapes, x)
+    return model.density_and_gradient(x)[0]
 
 
 def _backward(model: MarginalModel, gradient: jax.Array, cotangent: jax.Array) -> tuple[jax.Array]:
     return (cotangent * gradient,)
 
 
-_log_density.defvjp(_forward, _backward)
+_log_density.defvjp(MarginalModel.density_and_gradient, _backward)
+
+
+def _unpacked(packed: jax.Array, like: jax.Array) -> jax.Array:
+    """Symmetric matrix of its lower triangle (p,)."""
+    rows, columns = np.tril_indices(len(like))
+    return jnp.zeros_like(like).at[rows, columns].set(packed).at[columns, rows].set(packed)
+
+
+def traceable(posterior: AttentionPosterior) -> AttentionPosterior:
+    """Posterior of JAX's arrays."""
+    return dataclasses.replace(
+        posterior,
+        inputs=jnp.asarray(posterior.inputs),
+        labels=jnp.asarray(posterior.labels),
+        layers=[layer.convert(jnp.asarray) for layer in posterior.layers],
+        variances=posterior.variances,
+    )
 
 
 def attention_model(name: str, posterior: AttentionPosterior) -> JointModel | MarginalModel:
@@ -250,17 +323,14 @@ def attention_model(name: str, posterior: AttentionPosterior) -> JointModel | Ma
     names = [*MODELS, "marginal", "marginal-next-order"]
     if name not in names:
         raise ValueError(unknown_name("model", name, names))
+    if name == "marginal-next-order" and math.isinf(posterior.network.widths[0]):
+        raise ValueError("width N_0 is infinite: there is no next order; take marginal")
     if name not in MODELS:
         return MarginalModel(posterior, name != "marginal")
     for width in posterior.network.widths:
         if math.isinf(width) or (width % 1 and name != "order-parameter"):
             raise ValueError(f"widths must be whole numbers to be sampled, but has {width:g}")
-    arrays = {
-        "inputs": jnp.asarray(posterior.inputs),
-        "labels": jnp.asarray(posterior.labels),
-        "layers": [layer.convert(jnp.asarray) for layer in posterior.layers],
-    }
-    return JointModel(dataclasses.replace(posterior, **arrays), name)
+    return JointModel(traceable(posterior), name)
 
 
 def _log_normal(x: jax.Array) -> jax.Array:
