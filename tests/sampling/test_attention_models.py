@@ -8,8 +8,10 @@ pytest.importorskip("blackjax")
 array_stats = pytest.importorskip("arviz_stats.base").array_stats
 
 import pathkernel_core as pk  # noqa: E402
+from pathkernel_sampling.attention_corrections import next_order_density  # noqa: E402
 from pathkernel_sampling.attention_models import attention_model  # noqa: E402
 from pathkernel_sampling.chains import draw, warm_up  # noqa: E402
+from pathkernel_sampling.corrections import next_order, predict_next_order  # noqa: E402
 from pathkernel_sampling.models import build_model  # noqa: E402
 
 NAMES = ("order-parameter", "collapsed", "weights", "marginal", "marginal-next-order")
@@ -28,8 +30,17 @@ def posterior(examples=9, width=4, outputs=1, temperature=0.3, **options):
     )
 
 
-@pytest.mark.parametrize("outputs", [1, 2])
-@pytest.mark.parametrize("name", ["order-parameter", "collapsed", "weights"])
+@pytest.mark.parametrize(
+    ("name", "outputs"),
+    [
+        ("order-parameter", 2),
+        ("collapsed", 1),
+        ("weights", 2),
+        pytest.param("order-parameter", 1, marks=pytest.mark.slow),
+        pytest.param("collapsed", 2, marks=pytest.mark.slow),
+        pytest.param("weights", 1, marks=pytest.mark.slow),
+    ],
+)
 def test_given_attention_the_density_is_that_of_its_weights(name, outputs):
     """Times the prior of attention; predictions, too."""
     of_heads = posterior(outputs=outputs)
@@ -82,6 +93,24 @@ def test_the_marginal_density_is_that_of_the_core():
     prediction = expected.solution.predict(xi)
     np.testing.assert_allclose(mean[:, 0], prediction.mean, rtol=1e-6)
     np.testing.assert_allclose(variance[:, 0], prediction.variance, rtol=1e-6)
+
+
+def test_u_and_predictions_to_next_order_are_those_of_the_expansion():
+    of_heads = posterior(width=8)
+    model = attention_model("marginal-next-order", of_heads)
+    x = model.initial(jax.random.key(0))
+    solution, layers = of_heads.solve(np.asarray(x)), of_heads.layers_at(np.asarray(x))
+    expected = next_order(solution).mean_order_parameter
+    np.testing.assert_allclose(model.order_parameter(x), expected, rtol=1e-6)
+    new = np.random.default_rng(0).standard_normal((2, 5, 3))
+    prediction = predict_next_order(solution, of_heads.attentioned(layers, new))
+    mean, variance = jax.jit(model.predict)(x, jax.numpy.asarray(new))
+    np.testing.assert_allclose(mean[:, 0], prediction.mean, rtol=1e-6)
+    np.testing.assert_allclose(variance[:, 0], prediction.variance, rtol=1e-6)
+    density = next_order_density(of_heads, np.asarray(x))
+    value, gradient = jax.value_and_grad(model.log_density)(x)
+    assert float(value) == pytest.approx(density.log_density, rel=1e-8)
+    np.testing.assert_allclose(gradient, density.gradient, rtol=1e-6, atol=1e-6)
 
 
 def test_scores_that_overflow_have_no_density():
