@@ -1,6 +1,6 @@
 """Learned attention: the marginal density against exact samples, and what samplers cost.
 
-python -m benchmarks.learned_attention widths|samplers|location
+python -m benchmarks.learned_attention widths|samplers|location|jump
 """
 
 import sys
@@ -15,6 +15,7 @@ from benchmarks.chains import mean_and_error, sample
 from pathkernel_sampling.attention_corrections import next_order_density
 from pathkernel_sampling.attention_models import attention_model
 from pathkernel_sampling.corrections import next_order, predict_next_order
+from pathkernel_tasks.copying import Copying
 from pathkernel_tasks.single_location import SingleLocation
 
 TEMPERATURE = 0.3
@@ -211,5 +212,47 @@ def samplers(examples=100, width=10, draws=500):
         print(f"| {' | '.join(map(str, cells))} |", flush=True)
 
 
+def copied(posterior, position, test, task):
+    """Mean attention of the token read out to the first token, and to the one to copy."""
+    (layer,) = posterior.layers_at(position)
+    omega = layer.attention(test.inputs, query=task.tokens - 1)[:, 0, :, 0]
+    tags = test.inputs[:, :, 1 : 1 + task.tag_width]
+    places = np.abs(tags[:, :-1] - tags[:, -1:]).max(axis=2).argmin(axis=1)
+    return omega[:, 0].mean(), omega[np.arange(len(omega)), places].mean()
+
+
+def jump(temperature=1.0, variance=4.0):
+    """Maxima of the copy task's posterior that attend to content and to position, by agreement."""
+    print(
+        "| agreement | from | ln p(Y, x) | with volume | attention to the first | to the copied |"
+    )
+    print("| --- | --- | --- | --- | --- | --- |")
+    for agreement in (0.0, 0.3, 0.4, 0.45, 0.5, 0.55, 0.6, 0.8, 1.0):
+        task = Copying(agreement=agreement, heads=1, tag_width=2)
+        drawn = task.realise(0)
+        width = drawn.train.inputs.shape[2]
+        zeros = np.zeros((1, 2, width))
+        posterior = pk.AttentionPosterior(
+            drawn.train.inputs,
+            drawn.train.labels,
+            [pk.QueryKey(zeros, zeros, scale=0.5)],
+            pk.Network((1,), 30),
+            temperature,
+            variance,
+        )
+        for name, (queries, keys) in {
+            "content": ((1, 2), (1, 2)),
+            "position": ((-1,), (3,)),
+        }.items():
+            noise = 0.1 * np.random.default_rng(0).standard_normal((2, 1, 2, width))
+            for row, (query, key) in enumerate(zip(queries, keys)):
+                noise[0, 0, row, query] = noise[1, 0, row, key] = 3.0
+            start = posterior.position_of([pk.QueryKey(*noise)])
+            (end,) = pk.maximise_attention(posterior, starts=0, start=start)
+            first, other = copied(posterior, end.position, drawn.test_sets["apart"], task)
+            cells = f"{end.density.log_density:.1f} | {end.log_evidence:.1f} | {first:.2f}"
+            print(f"| {agreement} | {name} | {cells} | {other:.2f} |", flush=True)
+
+
 if __name__ == "__main__":
-    {"widths": widths, "samplers": samplers, "location": location}[sys.argv[1]]()
+    {"widths": widths, "samplers": samplers, "location": location, "jump": jump}[sys.argv[1]]()

@@ -129,7 +129,9 @@ def maximise_attention(
 
     Notes
     -----
-    The highest maximum need not be that of the most probability: compare their ``log_evidence``.
+    The highest maximum need not be that of the most probability: compare their ``log_evidence``. A
+    start that a symmetry keeps, such as rows of queries and keys that are both zero, may end on a
+    saddle, whose ``log_volume`` is NaN: add noise to it.
 
     Examples
     --------
