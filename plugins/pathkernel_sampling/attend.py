@@ -6,6 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from functools import cached_property
 
+import jax
 import numpy as np
 import xarray as xr
 
@@ -15,6 +16,7 @@ from pathkernel_core.attention_posterior import AttentionPosterior
 from pathkernel_core.backend import Array
 from pathkernel_core.heads import every_head
 from pathkernel_core.order_parameter import head_scores
+from pathkernel_core.sampler import Model
 from pathkernel_datasets.errors import StudyError
 from pathkernel_datasets.labelling import coordinate, head_coordinates, labelled
 from pathkernel_datasets.measures import MEASURES, Predictions
@@ -164,25 +166,22 @@ def _form(settings: LearnedAttention, heads: int, width: int) -> Layer:
     return AttentionProduct(np.zeros((heads, width, width)), 1 / width)
 
 
-def mean_attention(
-    chains: AttentionChains, positions: np.ndarray, matrices: np.ndarray
-) -> xr.Dataset:
+def mean_attention(chains: AttentionChains, positions: np.ndarray) -> xr.Dataset:
     """Mean over draws of the attention of each head to each token of some test examples.
+
+    Heads of a layer are in the order of their scores in each draw.
 
     Parameters
     ----------
     chains : AttentionChains
     positions : array, shape (chain, draw, dimension)
-    matrices : array, shape (chain, draw, …)
-        Order parameters; heads in order already.
     """
-    del matrices
     posterior, flat = chains.attention, positions.reshape(-1, positions.shape[-1])
     step = max(1, len(flat) // _DRAWS)
     inputs = chains.test_inputs[0][:_SHOWN]
     total, count = 0.0, 0
     for position in flat[::step]:
-        matrix = np.asarray(chains.model.order_parameter(position))
+        matrix = np.asarray(_order_parameter(chains.model, position))
         omegas = chains.attention_at(position, inputs, orders_of_heads(posterior, matrix))
         by_head = np.concatenate([omega.mean(axis=3) for omega in omegas], axis=1)
         total, count = total + by_head, count + 1
@@ -204,6 +203,11 @@ def mean_attention(
             "token": coordinate("token", range(inputs.shape[1]), "key token", "1"),
         },
     )
+
+
+@jax.jit
+def _order_parameter(model: Model, position: Array) -> Array:
+    return model.order_parameter(position)
 
 
 def random_heads(chains: AttentionChains, count: int) -> xr.Dataset:

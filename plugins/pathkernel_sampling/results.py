@@ -263,9 +263,8 @@ class LearnedAttention(Draws):
         attend = needs_sampling("pathkernel_sampling.attend")
         evidence = needs_sampling("pathkernel_sampling.evidence")
         positions = run.read("unconstrained_posterior/position")
-        matrices = run.read("posterior/order_parameter")
         groups = {
-            "attention": attend.mean_attention(chains, positions, matrices),
+            "attention": attend.mean_attention(chains, positions),
             "random_heads": attend.random_heads(chains, self.random_heads),
         }
         run.finish(evidence.UNKNOWN, groups)  # heads that may be exchanged make several modes
