@@ -3,7 +3,10 @@
 Arrays in, arrays out, on whatever array library they come from. See the README for a start.
 """
 
-from pathkernel_core.attention import Attention, AttentionProduct, QueryKey
+from pathkernel_core.attention import Attention, AttentionProduct, KeyVectors, QueryKey
+from pathkernel_core.attention_maximum import AttentionMaximum, maximise_attention
+from pathkernel_core.attention_posterior import AttentionDensity, AttentionPosterior
+from pathkernel_core.attention_pullback import attention_gradients
 from pathkernel_core.continuation import minimise_actions
 from pathkernel_core.contraction import attentioned_inputs
 from pathkernel_core.cross_validation import LeaveOneOut, leave_one_out
@@ -12,6 +15,7 @@ from pathkernel_core.errors import (
     CloseMinimaWarning,
     MinimisationError,
     NotPositiveDefiniteError,
+    OverfittingWarning,
     PrecisionError,
     ScaleWarning,
 )
@@ -42,17 +46,22 @@ from pathkernel_core.token_kernels import path_kernels
 __all__ = [
     "Alignment",
     "Attention",
+    "AttentionDensity",
+    "AttentionMaximum",
+    "AttentionPosterior",
     "AttentionProduct",
     "Blocks",
     "CloseMinimaWarning",
     "DifferentiableSolution",
     "Examples",
     "Gated",
+    "KeyVectors",
     "LeaveOneOut",
     "MinimisationError",
     "Minimum",
     "Network",
     "NotPositiveDefiniteError",
+    "OverfittingWarning",
     "PathKernels",
     "PrecisionError",
     "Prediction",
@@ -67,12 +76,14 @@ __all__ = [
     "SufficientStatistics",
     "Task",
     "accuracy",
+    "attention_gradients",
     "attentioned_inputs",
     "differentiable_solution",
     "gp_limit",
     "head_scores",
     "kernel_task_alignment",
     "leave_one_out",
+    "maximise_attention",
     "minimise_action",
     "minimise_actions",
     "option",

@@ -159,16 +159,20 @@ class QueryKey(_ArrayHeads):
         if self.scale is not None:
             object.__setattr__(self, "scale", _score_scale(self.scale, self.queries))
 
+    @property
+    def score_scale(self) -> float:
+        """Factor of the scores."""
+        if self.scale is not None:
+            return self.scale
+        return 1 / (self.queries.shape[2] * math.sqrt(self.queries.shape[1]))
+
     def attention(self, inputs: Array, query: int | None = None) -> Array:
         """Attention (batch, H, M, M or 1) with the key token before the query token."""
         xp = array_namespace(inputs=inputs, queries=self.queries, keys=self.keys)
         _check_width(inputs, self.queries.shape[-1], "queries and keys")
-        scale = self.scale
-        if scale is None:
-            scale = 1 / (self.queries.shape[2] * math.sqrt(self.queries.shape[1]))
         evaluate = compiled(_attention_of_heads, xp, static=("query",))
         with np.errstate(all="ignore"):
-            attention = evaluate(inputs, self.queries, self.keys, scale, query=query)
+            attention = evaluate(inputs, self.queries, self.keys, self.score_scale, query=query)
         return not_overflown("attention by queries and keys", attention, "rescale inputs or heads")
 
 
@@ -193,6 +197,11 @@ class AttentionProduct(_ArrayHeads):
         real_floating("products", self.products, ("H", *self.products.shape[-1:] * 2))
         object.__setattr__(self, "scale", _score_scale(self.scale, self.products))
 
+    @property
+    def score_scale(self) -> float:
+        """Factor of the scores."""
+        return self.scale
+
     def attention(self, inputs: Array, query: int | None = None) -> Array:
         """Attention (batch, H, M, M or 1) with the key token before the query token."""
         xp = array_namespace(inputs=inputs, products=self.products)
@@ -201,6 +210,54 @@ class AttentionProduct(_ArrayHeads):
         with np.errstate(all="ignore"):
             attention = evaluate(inputs, self.products, self.scale, query=query)
         return not_overflown("attention by products", attention, "rescale inputs or heads")
+
+
+def _attention_of_vectors(inputs: Array, vectors: Array, scale: float, queries: int) -> Array:
+    xp = array_api_compat.array_namespace(inputs)
+    scores = matmul(vectors[None, :, :], xp.matrix_transpose(inputs))  # (batch, H, M)
+    attention = _softmax_over_keys(scale * scores[..., None], xp)
+    return xp.broadcast_to(attention, (*attention.shape[:3], queries))
+
+
+@dataclass(frozen=True, eq=False)
+class KeyVectors(_ArrayHeads):
+    """Heads given by one key vector each: softmax over key tokens s of v·x_s·scale.
+
+    All query tokens attend alike. With P labels and few heads it is the form of attention that can
+    be learned without overfitting: N_0 numbers a head.
+
+    Parameters
+    ----------
+    vectors : array, shape (H, N_0)
+    scale : float, optional
+        Factor of the scores; by default 1 / √N_0, with which vectors and inputs with entries of
+        order 1 give scores of order 1.
+    """
+
+    vectors: Array
+    scale: float | None = None
+    _arrays = ("vectors",)
+
+    def __post_init__(self):
+        array_namespace(vectors=self.vectors)
+        real_floating("vectors", self.vectors, ("H", "N_0"))
+        if self.scale is not None:
+            object.__setattr__(self, "scale", _score_scale(self.scale, self.vectors))
+
+    @property
+    def score_scale(self) -> float:
+        """Factor of the scores."""
+        return self.vectors.shape[1] ** -0.5 if self.scale is None else self.scale
+
+    def attention(self, inputs: Array, query: int | None = None) -> Array:
+        """Attention (batch, H, M, M or 1) with the key token before the query token."""
+        xp = array_namespace(inputs=inputs, vectors=self.vectors)
+        _check_width(inputs, self.vectors.shape[-1], "vectors")
+        evaluate = compiled(_attention_of_vectors, xp, static=("queries",))
+        queries = inputs.shape[1] if query is None else 1
+        with np.errstate(all="ignore"):
+            attention = evaluate(inputs, self.vectors, self.score_scale, queries=queries)
+        return not_overflown("attention by key vectors", attention, "rescale inputs or heads")
 
 
 def _excess_of_sums(omega: Array) -> Array:

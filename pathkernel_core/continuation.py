@@ -30,6 +30,7 @@ def minimise_from(
     temperature: float,
     start: Solution | None,
     report: Report = silent,
+    tolerance: float | None = None,
 ) -> Solution | None:
     """Lowest minimum of the action that the search finds; None if that fails.
 
@@ -38,7 +39,8 @@ def minimise_from(
     """
     with undisturbed(problem, [network]), suppress(*UNSOLVABLE):
         (solution,) = answer_all(
-            [solver_from(problem, network, temperature, start, report=report)], energies
+            [solver_from(problem, network, temperature, start, report=report, tolerance=tolerance)],
+            energies,
         )
         return solution
     return None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -141,8 +142,8 @@ class Contraction:
         for index, layer in enumerate(layers):
             if not hasattr(layer, "attention"):
                 raise TypeError(
-                    f"{of_layers}[{index}] must be a QueryKey, AttentionProduct, Attention or "
-                    f"Gated, not {type(layer).__name__}"
+                    f"{of_layers}[{index}] must be a QueryKey, AttentionProduct, KeyVectors, "
+                    f"Attention or Gated, not {type(layer).__name__}"
                 )
             ungated = _ungated(layer)
             if isinstance(ungated, Attention) and ungated.omega.shape[0] != inputs.shape[0]:
@@ -184,6 +185,14 @@ class Contraction:
 
         ξ^π = Σ_s A^π_s x_s. Paths are in index order (first layer slowest, a skip first).
         """
+        ((_, _, weights),) = deque(self.stages(inputs, batch), maxlen=1)
+        return weights
+
+    def stages(self, inputs: Array, batch: slice) -> Iterator[tuple[Array, Array | None, Array]]:
+        """From the last layer to the first: its attention, and path weights above and with it.
+
+        There are none above the last layer, whose attention has the readout's query tokens alone.
+        """
         inputs = rows_of(inputs, batch)
         xp = array_api_compat.array_namespace(inputs)
         *below, last = self.layers
@@ -197,12 +206,14 @@ class Contraction:
             readout = np.full(tokens, 1 / tokens) if token is None else np.eye(tokens)[token]
             readout = np.tile(readout, (inputs.shape[0], 1, 1))
             weights = joined([from_host(readout, inputs), weights], axis=1)
+        yield omega, None, weights
         for layer, skip in reversed(list(zip(below, self.skipped))):
             above = weights
-            weights = compiled(_continued, xp)(layer.select(batch).attention(inputs), above)
+            omega = layer.select(batch).attention(inputs)
+            weights = compiled(_continued, xp)(omega, above)
             if skip:
                 weights = joined([above, weights], axis=1)
-        return weights
+            yield omega, above, weights
 
 
 def _ungated(layer: Any) -> Any:

@@ -215,7 +215,7 @@ def differentiable_solution(
         log_evidence=log_evidence,
         order_parameter=matmul(scaled, xp.matrix_transpose(scaled)),
         _factor=factor,
-        _form=_form(xi, labels, form),
+        _form=traceable_form(xi, labels, form),
         _temperature=temperature,
         _example=tuple(example),
     )
@@ -296,7 +296,11 @@ def _minimum(
     return host_callback(solve, (ChainCoordinates(network).size,), *fixed)
 
 
-def _form(xi: Array, labels: Array, space: str) -> Space:
+def traceable_form(xi: Array, labels: Array, space: str) -> Space:
+    """Energy as a function of ξ (P, n, N_0), or kernels, and labels (P, C), to differentiate.
+
+    In the space of "examples", "features" or given "kernels".
+    """
     if space == "kernels":
         outputs, paths = labels.shape[1], paths_of(xi)
         return PairSpace(packed_kernels(xi, paths=paths, outputs=outputs), labels)
@@ -323,7 +327,7 @@ def _action(
     """
     factor = _path_scales(network, xi) * _factor(coordinates, variances, network)
     entropy = excess_entropy(coordinates, chain_levels(network), network.widths)
-    return _form(xi, labels, space).energy(factor, temperature) + entropy
+    return traceable_form(xi, labels, space).energy(factor, temperature) + entropy
 
 
 def _path_scales(network: Network, like: Array) -> Array:

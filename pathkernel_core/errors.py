@@ -55,3 +55,7 @@ class ScaleWarning(UserWarning):
 
 class CloseMinimaWarning(UserWarning):
     """Another minimum of the action is so close that results of one of them mislead."""
+
+
+class OverfittingWarning(UserWarning):
+    """There are more parameters of attention than labels, so that their maximum overfits."""

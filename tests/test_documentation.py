@@ -87,6 +87,11 @@ def test_what_is_predicted_of_many_paths(capsys):
     assert float(size) > 8 * 600 * 1024 * 64  # the features
 
 
+def test_attention_is_learned_as_documented(capsys):
+    exec(block_of("docs/sampling.md", "maximise_attention"), {})
+    assert float(capsys.readouterr().out) > 0.8
+
+
 def test_page_of_other_theories_runs(capsys):
     convolution, gated, deep_linear, branches = code_blocks("docs/theories.md", "python")
     namespace = {}

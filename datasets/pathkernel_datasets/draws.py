@@ -32,12 +32,12 @@ SETTINGS, ORDER_PARAMETER = "settings", "posterior/order_parameter"
 _SAMPLERS = ("order-parameter", "collapsed", "weights")  # by how well they mix
 
 
-def runs(study: StoredStudy) -> list[str]:
-    """Names of all runs of draws, in alphabetic order; also of those in progress."""
+def runs(study: StoredStudy, result: str = SAMPLES) -> list[str]:
+    """Names of all runs of draws of a result, in alphabetic order; also of those in progress."""
     folder = study.path / PIECES
-    files = folder.glob(f"{SAMPLES}/*/*/*{SUFFIX}")
+    files = folder.glob(f"{result}/*/*/*{SUFFIX}")
     in_progress = {file.parent.relative_to(folder).as_posix() for file in files}
-    return sorted({*study.parts(SAMPLES), *in_progress})
+    return sorted({*study.parts(result), *in_progress})
 
 
 def block_file(study: StoredStudy, run: str, first: int) -> Path:

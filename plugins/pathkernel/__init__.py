@@ -55,6 +55,7 @@ _NAMES = {
     "pathkernel_views.study_views": ("study_views",),
     "pathkernel_views.table": ("Table", "frame_of", "labelled_frame"),
     "pathkernel_tasks.heads_file": ("save_heads",),
+    "pathkernel_sampling.attention_corrections": ("next_order_density",),
     "pathkernel_sampling.corrections": ("next_order", "predict_next_order"),
     "pathkernel_sampling.diagnostics": ("diagnose", "predictor"),
     "pathkernel_sampling.testing": ("check_sampler",),

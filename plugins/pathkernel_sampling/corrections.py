@@ -20,16 +20,15 @@ from dataclasses import dataclass
 
 import jax.numpy as jnp
 import numpy as np
-from scipy.linalg import solve_triangular
 
 from pathkernel_core.backend import array_namespace, to_host
 from pathkernel_core.coordinates import ChainCoordinates, check_shared
 from pathkernel_core.errors import PrecisionError
-from pathkernel_core.network import Network
 from pathkernel_core.solution import Prediction, Solution, Status
 from pathkernel_core.text import number
 from pathkernel_sampling.chain_derivatives import derivatives, derivatives_along
 from pathkernel_sampling.energy_derivatives import EnergyDerivatives
+from pathkernel_sampling.loops import Chain, expand, prior_loops, remainder_slope
 
 
 @dataclass(frozen=True)
@@ -102,65 +101,30 @@ def next_order(solution: Solution) -> Correction:
     of the gap to samples, at 0.3 about 90 %; near 1, or where ``solution.close_minima`` is not
     empty, sample instead.
     """
-    _check(solution)
+    check_expandable(solution)
     network, energy = solution.network, EnergyDerivatives(solution)
     coordinates = ChainCoordinates(network)
     x = coordinates.from_factors(solution.factors)
     scales, widths = np.array(coordinates.scales), np.array(network.widths)
     chain = coordinates.levels, scales, widths, x, energy.first
-    rows = np.concatenate([np.nonzero(level.free)[0] for level in coordinates.levels])
-    remainder = rows * np.concatenate([level.diagonal for level in coordinates.levels])  # ∂c/∂x
-
-    # one loop: Hessian of φ
-    jacobian, curvature, linear = map(np.asarray, derivatives(*chain))
-    hessian = linear + jacobian.T @ energy.second @ jacobian / 2
-    _check_curved(hessian, solution)
-    lower = np.linalg.cholesky(hessian)
-    # x = x* + V z makes the Hessian in z the identity; all that follows is in z
-    directions = solve_triangular(lower, np.eye(len(x)), lower=True).T
-    slope = directions.T @ remainder
-    jacobian = jacobian @ directions
-    curvature = directions.T @ curvature @ directions  # ∂²U/∂z², (p, D, D)
-    laplacian = np.trace(curvature, axis1=1, axis2=2)
-    second = energy.second
-    along = map(np.asarray, derivatives_along(*chain, directions))
-    laplacian_gradient, chain_cubic, chain_quartic = along
-
-    # cubic and quartic terms of φ, by the chain rule through U (docs/corrections.md, Derivatives):
-    # third derivatives of the energy are taken along as many directions as U has entries, the
-    # columns of a root of its covariance, and not along all D coordinates
-    covariance = jacobian @ jacobian.T  # of U at one loop
-    basis = np.linalg.cholesky(covariance)
-    third, fourth = energy.higher(basis)
-    whitened = solve_triangular(basis, jacobian, lower=True)
-    cubic = np.einsum("rst,ri,sj,tk->ijk", third, whitened, whitened, whitened, optimize=True)
-    mixed = np.einsum("ai,ab,bjk->ijk", jacobian, second, curvature, optimize=True)
-    cubic += mixed + mixed.transpose(1, 0, 2) + mixed.transpose(1, 2, 0)
-    cubic = cubic / 2 + directions.T @ chain_cubic @ directions
-
-    relative = solve_triangular(basis, curvature.reshape(len(basis), -1), lower=True)
-    relative = relative.reshape(curvature.shape)
-    gradient = laplacian_gradient @ directions  # ∂ΔU/∂z, (p, D)
-    quartic = fourth + laplacian @ second @ laplacian
-    quartic += 4 * np.einsum("ai,ab,bi->", jacobian, second, gradient, optimize=True)
-    quartic += 2 * np.einsum("aij,ab,bij->", curvature, second, curvature, optimize=True)
-    quartic += 2 * np.einsum("rrt,tii->", third, relative, optimize=True)
-    quartic += 4 * np.einsum("rst,ri,sj,tij->", third, whitened, whitened, relative, optimize=True)
-    quartic = quartic / 2 + float(chain_quartic)
-
-    tadpole = np.trace(cubic, axis1=1, axis2=2)
-    shift = -(slope + tadpole / 2)  # mean of z
-    one_loop = -np.log(np.diagonal(lower)).sum() - remainder @ x
-    two_loops = (tadpole @ tadpole - quartic) / 8 + (cubic**2).sum() / 12
-    two_loops += slope @ (slope + tadpole) / 2
-    prior_one_loop, prior_two_loops = _prior_loops(network)
-    two_loops -= prior_two_loops
+    parts = Chain(*map(np.asarray, derivatives(*chain)))
+    check_curved(parts.hessian(energy.second), solution)
+    expansion = expand(
+        parts,
+        energy,
+        x,
+        remainder_slope(coordinates.levels),
+        lambda directions: map(np.asarray, derivatives_along(*chain, directions)),
+    )
+    prior_one_loop, prior_two_loops = prior_loops(network)
+    two_loops = float(expansion.two_loops) - prior_two_loops
+    correction = expansion.order_parameter_correction
     return Correction(
         order_parameter=to_host(solution.order_parameter).astype(float),
-        order_parameter_correction=_unpack(laplacian / 2 + jacobian @ shift, network.sizes[0]),
-        order_parameter_covariance=covariance,
+        order_parameter_correction=_unpack(correction, network.sizes[0]),
+        order_parameter_covariance=expansion.covariance,
         log_evidence=solution.log_evidence,
-        log_evidence_correction=float(one_loop - prior_one_loop + two_loops),
+        log_evidence_correction=float(expansion.one_loop - prior_one_loop + two_loops),
         log_evidence_two_loops=float(two_loops),
     )
 
@@ -217,8 +181,8 @@ def predict_next_order(
     )
 
 
-def _check_curved(hessian: np.ndarray, solution: Solution) -> None:
-    """Refuse a point with a direction along which φ = S/2 falls or is flat."""
+def check_curved(hessian: np.ndarray, solution: Solution) -> None:
+    """Raise ValueError at a point with a direction along which φ = S/2 falls or is flat."""
     half_width = solution.network.width / 2  # of the threshold, which is of S/N
     softest = np.linalg.eigvalsh(hessian)[0] / half_width
     threshold = solution.hessian.threshold
@@ -236,7 +200,8 @@ def _check_curved(hessian: np.ndarray, solution: Solution) -> None:
         )
 
 
-def _check(solution: Solution) -> None:
+def check_expandable(solution: Solution) -> None:
+    """Raise an error where there is no expansion around a solution, as :func:`next_order` does."""
     if solution.status is not Status.CONVERGED:
         raise ValueError(
             f"solution must be a converged minimum of the action, but is {solution.status.name}: "
@@ -259,23 +224,6 @@ def _check(solution: Solution) -> None:
     if to_host(solution.order_parameter).dtype != np.float64:
         raise PrecisionError("the solution is in single precision; solve in float64")
     array_namespace(zero=jnp.zeros(()))  # raises unless JAX computes in double precision
-
-
-def _prior_loops(network: Network) -> tuple[float, float]:
-    """Logarithm of the prior's normaliser to one loop, and its two-loop term.
-
-    The same expansion as for the posterior, rather than the exact Γ functions, so that the part
-    that does not depend on the data cancels to all orders.
-    """
-    one_loop, two_loops = 0.0, 0.0
-    of_levels = zip(network.widths, network.sizes, network.shared_sizes)
-    for width, size, shared in of_levels:
-        if math.isinf(width):
-            continue  # no fluctuations
-        column = np.arange(shared, size)
-        one_loop -= len(column) * math.log(2 * width) / 2 + column.sum() * math.log(width) / 2
-        two_loops += ((1 / 6 + column / 2 + column**2 / 4) / width).sum()
-    return one_loop, float(two_loops)
 
 
 def _unpack(packed: np.ndarray, size: int) -> np.ndarray:

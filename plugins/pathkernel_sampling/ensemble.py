@@ -39,6 +39,21 @@ class Chains:
     thin: int
     start: np.ndarray | None = None
 
+    @property
+    def test_inputs(self) -> list[Array]:
+        """New examples of every test set, as the model predicts for them."""
+        return [xi for xi, _ in self.point.data.test_sets.values()]
+
+    def posterior(self, positions: np.ndarray, matrices: np.ndarray) -> dict[str, np.ndarray]:
+        """Variables of the group ``posterior``, from positions and U (chain, draw, n·C, n·C)."""
+        del positions
+        return {"order_parameter": matrices}
+
+    @property
+    def keeps_positions(self) -> bool:
+        """Whether positions are stored; those of many weights would be gigabytes."""
+        return self.model.dimension <= LARGEST_DIMENSION
+
     def key(self, chain: int, step: int) -> jax.Array:
         """Return the random key of a chain's warm-up (step 0), or of one of its rounds."""
         # by numbers and not by splitting, so that the draws depend neither on the number of chains
@@ -73,10 +88,10 @@ class Chains:
         data, outputs = self.point.data, self.point.network.outputs
         tail = (outputs,) if outputs > 1 else ()
         moments = []
-        for xi, _ in data.test_sets.values():
+        for inputs in self.test_inputs:
             mean, variance = (
-                np.asarray(values).reshape(len(xi), *tail)
-                for values in _predict(self.model, position, xi)
+                np.asarray(values).reshape(len(inputs), *tail)
+                for values in _predict(self.model, position, inputs)
             )
             moments.append((mean + data.offset, variance))
         return np.stack([padded_rows(moment) for moment in zip(*moments)])
@@ -105,7 +120,9 @@ def chains_at(study: StoredStudy, coordinates: Point, sampler: str, thin: int) -
     return Chains(model, point, thin, start)
 
 
-_last_chains = lru_cache(maxsize=1)(chains_at)  # a worker draws the same chains again and again
+@lru_cache(maxsize=1)  # a worker draws the same chains again and again
+def _last_chains(build: Callable[..., Chains], *arguments: Any) -> Chains:
+    return build(*arguments)
 
 
 def _call_in_worker(of_chains: tuple, method: str, arguments: tuple) -> Any:
@@ -130,11 +147,12 @@ class Ensemble:
     map_parts : callable
         From :meth:`StoredStudy.mapping`: Python's ``map``, for threads, or one of workers.
     of_chains : tuple
-        Arguments of :func:`chains_at`.
+        A function that builds the chains, such as :func:`chains_at`, and its arguments.
     """
 
     def __init__(self, count: int, jobs: int, map_parts: Callable[..., Any], of_chains: tuple):
-        self.chains = chains_at(*of_chains)
+        build, *arguments = of_chains
+        self.chains: Chains = build(*arguments)
         self._count, self._map_parts, self._of_chains = count, map_parts, of_chains
         self._threads = ThreadPoolExecutor(min(jobs, count))
 
@@ -174,18 +192,19 @@ class Ensemble:
         states, draws, predictions = zip(*self._for_each("rounds", calls))
         statistics = {name: np.stack([chain[name] for chain in draws]) for name in draws[0]}
         positions = statistics.pop("position", None)
-        matrices = statistics.pop("order_parameter")
+        posterior = self.chains.posterior(positions, statistics.pop("order_parameter"))
+        matrices = posterior["order_parameter"]
         network = self.chains.point.network
         if network.outputs > 1:  # (…, n·C, n·C) → (…, n, C, n, C)
             sizes = (network.n_paths, network.outputs) * 2
-            matrices = matrices.reshape(*matrices.shape[:2], *sizes)
+            posterior["order_parameter"] = matrices.reshape(*matrices.shape[:2], *sizes)
         means, variances = np.moveaxis(np.array(predictions), 2, 0)
         groups = {
-            "posterior": {"order_parameter": matrices},
+            "posterior": posterior,
             "predictions": {"predictor_mean": means, "predictor_variance": variances},
             "sample_stats": statistics,
         }
-        if self.chains.model.dimension <= LARGEST_DIMENSION:  # more would be gigabytes of weights
+        if self.chains.keeps_positions:
             groups["unconstrained_posterior"] = {"position": positions}
         return list(states), groups
 

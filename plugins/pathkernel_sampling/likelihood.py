@@ -79,7 +79,7 @@ def energy_and_gradient(
     # further triangular solves of its size
     if space.name == "features":
         return _feature_space(space, factor, temperature)
-    mixing = factor if space.name == "kernels" else _at_most_square(factor)[0]
+    mixing = factor if space.name == "kernels" else at_most_square(factor)[0]
     value, gradient = space.evaluate(mixing, temperature)
     return value, 2 * gradient @ factor
 
@@ -100,7 +100,7 @@ def _feature_space(
     does, the core takes nine tenths of the time.
     """
     paths, width, outputs = space.projections.shape
-    reduced, rotation = _at_most_square(factor)
+    reduced, rotation = at_most_square(factor)
     rank = reduced.shape[1]
     by_path = reduced.reshape(paths, outputs, rank)
     half = jnp.einsum("piqj,qck->pcikj", space.gram, by_path)  # G (F ⊗ 1)
@@ -173,13 +173,13 @@ class Likelihood:
         -------
         mean, variance : array, shape (P_test, C)
         """
-        factor, _ = _at_most_square(self.deviation * factor)
+        factor, _ = at_most_square(self.deviation * factor)
         posterior = self.problem.form.posterior(factor, self.temperature)
         arrays = map(jnp.asarray, test if isinstance(test, tuple) else (test,))
         return self.problem.posterior_moments(posterior, factor, *arrays)
 
 
-def _at_most_square(factor: jax.Array) -> tuple[jax.Array, jax.Array | None]:
+def at_most_square(factor: jax.Array) -> tuple[jax.Array, jax.Array | None]:
     """Factor G with at most as many columns as rows, and Q with F = G Qᵀ (None for Q = 1)."""
     if factor.shape[1] <= factor.shape[0]:
         return factor, None

@@ -53,7 +53,7 @@ class _StandardNormal:
 
     def initial(self, key: jax.Array) -> jax.Array:
         """Draw (dimension,) from the prior, on the host."""
-        return jnp.asarray(_generator(key).standard_normal(self.dimension))
+        return jnp.asarray(host_generator(key).standard_normal(self.dimension))
 
     def log_prior(self, x: jax.Array) -> jax.Array:
         """Normalised log density of the prior at x (dimension,)."""
@@ -116,7 +116,7 @@ class OrderParameterModel(_FactorModel):
 
     def initial(self, key: jax.Array) -> jax.Array:
         """Draw (dimension,) from the prior."""
-        generator, draws = _generator(key), np.empty(self.dimension)
+        generator, draws = host_generator(key), np.empty(self.dimension)
         for level in reversed(self.levels):
             entries = draws[level.part]
             entries[:] = generator.standard_normal(len(entries))
@@ -344,7 +344,7 @@ def build_model(
     return MODELS[name](likelihood, network)
 
 
-def _generator(key: jax.Array) -> np.random.Generator:
+def host_generator(key: jax.Array) -> np.random.Generator:
     """Generator on the host, where a single draw needs no compilation."""
     return np.random.default_rng(np.asarray(jax.random.key_data(key)))
 

@@ -10,7 +10,7 @@ from pathkernel_core.hooks import hookimpl
 from pathkernel_core.network import Network
 from pathkernel_core.result import Result
 from pathkernel_core.sampler import Model, Sampler
-from pathkernel_sampling.results import NextOrder, Samples, needs_sampling
+from pathkernel_sampling.results import LearnedAttention, NextOrder, Samples, needs_sampling
 
 
 @dataclass(frozen=True)
@@ -46,5 +46,5 @@ def pathkernel_samplers() -> list[Sampler]:
 
 @hookimpl
 def pathkernel_results() -> list[type[Result]]:
-    """Return draws from the posterior, and the next order in 1/N."""
-    return [Samples, NextOrder]
+    """Return draws from the posterior, the next order in 1/N, and learned attention."""
+    return [Samples, NextOrder, LearnedAttention]

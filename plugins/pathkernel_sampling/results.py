@@ -6,12 +6,13 @@ line starts without them.
 
 from __future__ import annotations
 
+import abc
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -102,23 +103,10 @@ class _AtPoints(Result):
 
 
 @dataclass(frozen=True)
-class Samples(_AtPoints):
-    """Draw from the exact posterior, by the no-U-turn sampler.
+class Draws(_AtPoints):
+    """Result of draws by the no-U-turn sampler: a run for every point."""
 
-    NAME is the folder of a study; draws go into NAME/samples.zarr, in the groups that ArviZ
-    expects. The same command resumes a run that was stopped; more draws, or a larger effective
-    sample size, extend a finished one.
-    """
-
-    name = "samples"
-    command = "sample"
-    summary = "Sample the exact posterior at points of a study"
-
-    sampler: str = option(
-        "order-parameter",
-        "Sampler: order-parameter, collapsed, weights, or that of a plugin.",
-        metavar="NAME",
-    )
+    sampler: str = option("order-parameter", "Sampler.")
     draws: int | None = option(
         None,
         "Draws of each chain.  [default: 1000, or as many as --target-ess takes]",
@@ -136,12 +124,26 @@ class Samples(_AtPoints):
     thin: int = option(10, "Draws from one evaluation of the predictor to the next.", minimum=1)
     jobs: int = option(1, "Number of chains that are drawn at the same time.", minimum=1)
 
+    @abc.abstractmethod
+    def run_name(self, point: Point) -> str:
+        """Name of the run at a point, ``RESULT/KIND/POINT``."""
+
+    @abc.abstractmethod
+    def run_settings(self) -> dict[str, Any]:
+        """Settings of a run that decide on its draws, besides its point and chains."""
+
+    @abc.abstractmethod
+    def chains_of(self, study: StoredStudy, point: Point) -> tuple[Any, ...]:
+        """Return the function that builds the chains of a point, and its arguments."""
+
+    @abc.abstractmethod
+    def finish(self, run: Any, chains: Any) -> None:
+        """Write a SampleRun whose draws, by these Chains, are complete."""
+
     def compute(self, study: StoredStudy, report: Report) -> Iterable[tuple[str, xr.Dataset]]:
         """Draw at the selected points; blocks of draws are written as they come."""
         run = needs_sampling("pathkernel_sampling.run")
-        points, samplers = self.points(study), study.plugins.samplers
-        if self.sampler not in samplers:
-            raise UnknownNameError(unknown_name("sampler", self.sampler, samplers))
+        points = self.points(study)
         for point in points:
             if not point.width.is_integer():
                 raise ValueError(
@@ -151,6 +153,57 @@ class Samples(_AtPoints):
             for point in points:
                 run.sample_point(study, point, self, report, map_parts)
         return ()
+
+
+@dataclass(frozen=True)
+class Samples(Draws):
+    """Draw from the exact posterior, by the no-U-turn sampler.
+
+    NAME is the folder of a study; draws go into NAME/samples.zarr, in the groups that ArviZ
+    expects. The same command resumes a run that was stopped; more draws, or a larger effective
+    sample size, extend a finished one.
+    """
+
+    name = "samples"
+    command = "sample"
+    summary = "Sample the exact posterior at points of a study"
+
+    sampler: str = option(
+        "order-parameter",
+        "Sampler: order-parameter, collapsed, weights, or that of a plugin.",
+        metavar="NAME",
+    )
+
+    def run_name(self, point: Point) -> str:
+        """Name of the run at a point."""
+        return f"{self.name}/{self.sampler}/{point}"
+
+    def run_settings(self) -> dict[str, Any]:
+        """Settings of a run that decide on its draws."""
+        return {"sampler": self.sampler}
+
+    def chains_of(self, study: StoredStudy, point: Point) -> tuple[Any, ...]:
+        """Return the function that builds the chains of a point, and its arguments."""
+        build = needs_sampling("pathkernel_sampling.ensemble").chains_at
+        return build, study, point, self.sampler, self.thin
+
+    def finish(self, run: Any, chains: Any) -> None:
+        """Write a SampleRun with its log evidence."""
+        evidence = needs_sampling("pathkernel_sampling.evidence")
+        estimate = evidence.UNKNOWN
+        if chains.keeps_positions:
+            positions = run.read("unconstrained_posterior/position")
+            log_densities = run.read("sample_stats/lp")
+            seed = chains.point.point.seed
+            estimate = evidence.log_evidence(chains.model, positions, log_densities, seed)
+        run.finish(estimate, {})
+
+    def compute(self, study: StoredStudy, report: Report) -> Iterable[tuple[str, xr.Dataset]]:
+        """Draw at the selected points; blocks of draws are written as they come."""
+        samplers = study.plugins.samplers
+        if self.sampler not in samplers:
+            raise UnknownNameError(unknown_name("sampler", self.sampler, samplers))
+        return super().compute(study, report)
 
     def views(self, study: StoredStudy) -> Iterator[Table | Chart | str]:
         """Yield U, scores and evidence of every run against the theory's, warnings, and charts."""
@@ -169,6 +222,73 @@ class Samples(_AtPoints):
             for point in self.shown(study)
             if (name := f"{self.name}/{sampler}/{point}") in names
         ]
+
+
+@dataclass(frozen=True)
+class LearnedAttention(Draws):
+    """Draw the attention of a study's heads from their posterior, with that of all weights.
+
+    NAME is the folder of a study whose task gives tokens; draws go into NAME/attention.zarr. As
+    many heads as the study has are learned, of the form chosen; those that it gives are left out.
+    In each draw the heads of a layer are ordered by their scores, since heads may be exchanged. The
+    same command resumes a run that was stopped.
+    """
+
+    name = "attention"
+    command = "attend"
+    summary = "Learn attention at points of a study: sample it with all weights"
+
+    sampler: str = option(
+        "order-parameter",
+        "What is drawn besides attention. order-parameter, collapsed, weights: exact at every "
+        "width; marginal: nothing, at leading order in 1/N, and marginal-next-order at the next.",
+        choices=("order-parameter", "collapsed", "weights", "marginal", "marginal-next-order"),
+    )
+    form: str = option(
+        "key-vectors",
+        "Form of a head. key-vectors: one vector; queries-keys: products of a rank; products: a "
+        "matrix.",
+        choices=("key-vectors", "queries-keys", "products"),
+    )
+    rank: int = option(1, "Rank of the products of queries and keys.", minimum=1)
+    variance: float = option(1.0, "Prior variance of the entries of a head.", above=0.0)
+    random_heads: int = option(
+        10, "Draws of heads from the prior, to compare with.", minimum=2, maximum=1000
+    )
+
+    def run_name(self, point: Point) -> str:
+        """Name of the run at a point."""
+        return f"{self.name}/{self.form}-by-{self.sampler}/{point}"
+
+    def run_settings(self) -> dict[str, Any]:
+        """Settings of a run that decide on its draws."""
+        names = ("sampler", "form", "rank", "variance", "random_heads")
+        return {name: getattr(self, name) for name in names}
+
+    def chains_of(self, study: StoredStudy, point: Point) -> tuple[Any, ...]:
+        """Return the function that builds the chains of a point, and its arguments."""
+        attend = needs_sampling("pathkernel_sampling.attend")
+        return attend.attention_chains, study, point, self
+
+    def finish(self, run: Any, chains: Any) -> None:
+        """Write a SampleRun with mean attention, and what random heads are worth."""
+        attend = needs_sampling("pathkernel_sampling.attend")
+        evidence = needs_sampling("pathkernel_sampling.evidence")
+        positions = run.read("unconstrained_posterior/position")
+        groups = {
+            "attention": attend.mean_attention(chains, positions),
+            "random_heads": attend.random_heads(chains, self.random_heads),
+        }
+        run.finish(evidence.UNKNOWN, groups)  # heads that may be exchanged make several modes
+
+    def views(self, study: StoredStudy) -> Iterator[Table | Chart | str]:
+        """Yield what learned heads are worth beside given and random ones, and what they see."""
+        from pathkernel_datasets.draws import runs
+
+        views = needs_sampling("pathkernel_sampling.attention_views")
+        points = tuple(str(point) for point in self.shown(study))
+        names = [name for name in runs(study, self.name) if name.endswith(points)]
+        yield from views.attention_views(study, names)
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,7 @@ from pathkernel_datasets.point import Point
 from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_sampling.diagnostics import minimum_bulk_ess
 from pathkernel_sampling.ensemble import Ensemble
-from pathkernel_sampling.evidence import LARGEST_DIMENSION, UNKNOWN, log_evidence
-from pathkernel_sampling.results import Samples
+from pathkernel_sampling.results import Draws
 from pathkernel_sampling.sample_store import SampleRun
 
 DRAWS = 1000
@@ -29,7 +28,7 @@ _LEAST_DRAWS = 100  # of a chain before an estimated sample size ends a run
 def sample_point(
     study: StoredStudy,
     point: Point,
-    settings: Samples,
+    settings: Draws,
     report: Report,
     map_parts: Callable[..., Any] = map,
 ) -> None:
@@ -61,18 +60,13 @@ def sample_point(
         report(Progress(steps, total, f"N = {number(point.width)}: {doing}", numbers))
 
     tell(0, None, "data and attention")
-    of_chains = (study, point, settings.sampler, settings.thin)
+    of_chains = settings.chains_of(study, point)
     with Ensemble(settings.chains, settings.jobs, map_parts, of_chains) as ensemble:
         _draw(ensemble, run, settings, tell)
-    model, evidence = ensemble.chains.model, UNKNOWN
-    if model.dimension <= LARGEST_DIMENSION:  # of more, the positions are not stored
-        positions = run.read("unconstrained_posterior/position")
-        log_densities = run.read("sample_stats/lp")
-        evidence = log_evidence(model, positions, log_densities, point.seed)
-    run.finish(evidence)
+    settings.finish(run, ensemble.chains)
 
 
-def _total_draws(settings: Samples, draws: int, ess: float) -> int | None:
+def _total_draws(settings: Draws, draws: int, ess: float) -> int | None:
     """Estimate the draws of each chain in a complete run, at least those drawn so far.
 
     None if there are no draws to estimate an effective sample size from, and no other limit.
@@ -83,7 +77,7 @@ def _total_draws(settings: Samples, draws: int, ess: float) -> int | None:
     return max(min(limits), draws) if limits else None
 
 
-def _draw(ensemble: Ensemble, run: SampleRun, settings: Samples, tell: Callable[..., None]) -> None:
+def _draw(ensemble: Ensemble, run: SampleRun, settings: Draws, tell: Callable[..., None]) -> None:
     """Warm up unless there are draws; then draw and write blocks until the run is complete."""
     started = time.monotonic() - run.seconds
     divergences = 0

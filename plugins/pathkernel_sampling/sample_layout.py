@@ -26,7 +26,8 @@ STATE = "state/"
 """Beginning of the names of arrays that hold the states of the chains."""
 
 _STORED_STATE = "state_"  # of the variables that hold them
-_UNDRAWN = ("adaptation", "observed_data")  # groups without the dimension draw
+# groups without the dimension draw
+_UNDRAWN = ("adaptation", "observed_data", "attention", "random_heads")
 
 _MEANINGS = {
     "order_parameter": ("order parameter U", "1"),
@@ -42,6 +43,7 @@ _MEANINGS = {
     "step_size": ("step size of the integrator", "1"),
     "label": ("label of the training example", "1"),
     "position": ("sampled coordinates", "1"),
+    "attended_tokens": ("tokens that a head attends to, exp of the entropy of its attention", "1"),
     "draws_done": ("draws of each chain", "1"),
     "seconds": ("time spent on the run so far", "s"),
     "log_evidence": ("log evidence ln p(Y), by bridge sampling", "nat"),
@@ -70,6 +72,7 @@ def labelled_run(
         "predictor_mean": ("test_set", "example", *outputs),
         "predictor_variance": ("test_set", "example", *outputs),
         "position": ("coordinate",),
+        "attended_tokens": ("head",),
     }
     chains, end = arrays[ORDER_PARAMETER].shape[:2]
     groups: dict[str, dict[str, np.ndarray]] = {}

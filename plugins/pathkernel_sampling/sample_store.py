@@ -25,7 +25,6 @@ import xarray as xr
 
 from pathkernel_datasets.draws import (
     ORDER_PARAMETER,
-    SAMPLES,
     SETTINGS,
     block_file,
     read_blocks,
@@ -38,7 +37,7 @@ from pathkernel_datasets.piece_files import write_arrays
 from pathkernel_datasets.point import Point
 from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_sampling.evidence import Evidence
-from pathkernel_sampling.results import Samples
+from pathkernel_sampling.results import Draws
 from pathkernel_sampling.sample_layout import STATE, Arrays, arrays_of, joined, labelled_run
 
 _RECORDED_VERSIONS = ("pathkernel", "numpy", "jax", "jaxlib", "blackjax")
@@ -52,11 +51,12 @@ def open_run(study: StoredStudy, run: str) -> xr.DataTree:
     StudyError
         If the study has no such run.
     """
-    names = runs(study)
+    result = run.partition("/")[0]
+    names = runs(study, result)
     if run not in names:
         raise StudyError(
             f"{study.path} has no draws in {run!r}; it has {', '.join(names) or 'none'}. "
-            "Draw some with: pathkernel sample"
+            f"Draw some with: pathkernel {study.plugins.results[result].command}"
         )
     published = study.result(run) if study.holds(run) else None
     draws = 0 if published is None else published["posterior"].sizes["draw"]
@@ -82,10 +82,10 @@ class SampleRun:
         If the study has draws of other settings there, naming the differences.
     """
 
-    def __init__(self, study: StoredStudy, point: Point, samples: Samples):
-        self._study, self._name = study, f"{SAMPLES}/{samples.sampler}/{point}"
-        self._settings = {"sampler": samples.sampler, **dataclasses.asdict(point)}
-        self._settings |= {name: getattr(samples, name) for name in ("chains", "warm_up", "thin")}
+    def __init__(self, study: StoredStudy, point: Point, settings: Draws):
+        self._study, self._name = study, settings.run_name(point)
+        self._settings = {**settings.run_settings(), **dataclasses.asdict(point)}
+        self._settings |= {name: getattr(settings, name) for name in ("chains", "warm_up", "thin")}
         self._blocks: list[Arrays] = []
         if study.holds(self._name):
             self._blocks.append(arrays_of(study.result(self._name)))
@@ -188,9 +188,11 @@ class SampleRun:
             "package_versions": json.dumps(versions(_RECORDED_VERSIONS)),
         }
 
-    def finish(self, evidence: Evidence) -> None:
-        """Write all draws as a part to be published, with an estimate of the log evidence."""
+    def finish(self, evidence: Evidence, groups: Mapping[str, xr.Dataset]) -> None:
+        """Write all draws as a part to be published, with the log evidence and further groups."""
         run = labelled_run(joined(self._blocks), self._study.dataset, evidence)
+        for name, group in groups.items():
+            run[name] = xr.DataTree(group)
         self._study.write(self._name, run)
 
     def remove_blocks(self) -> None:

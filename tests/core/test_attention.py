@@ -180,7 +180,10 @@ def test_bad_inputs_are_named(library):
     for layers, message in [
         ([], "layers must be a list of at least one attention layer"),
         (layer, "layers must be a list of at least one attention layer"),
-        ([layer, good], r"layers\[1\] must be a QueryKey, AttentionProduct, Attention or Gated"),
+        (
+            [layer, good],
+            r"layers\[1\] must be a QueryKey, AttentionProduct, KeyVectors",
+        ),
     ]:
         with pytest.raises(TypeError, match=message):
             pk.attentioned_inputs(good, layers)
