@@ -110,8 +110,8 @@ def _warnings(mean: xr.Dataset) -> Iterator[str]:
 
 def _lost(part: xr.Dataset) -> str:
     """Name of what the first quantity loses: "accuracy lost", or "rise of the loss"."""
-    quantity = part["quantity"].values[0]
-    is_gain = int(part["better"].values[0]) > 0
+    quantity = part["quantity"].values.ravel()[0]
+    is_gain = int(part["better"].values.ravel()[0]) > 0
     return f"{quantity} lost" if is_gain else f"rise of the {quantity}"
 
 
@@ -402,13 +402,6 @@ def with_bounds(data: xr.Dataset) -> xr.Dataset:
         for end in ("lower", "upper")
     }
     return data.drop_dims("bound").assign(ends)
-
-
-def _lost(part: xr.Dataset) -> str:
-    """What a head costs: the rise of a loss, or what is lost of a quantity better when larger."""
-    first = part["quantity"].values.ravel()[0]
-    better = int(part["better"].values.ravel()[0])
-    return f"{first} lost" if better > 0 else f"rise of the {first}"
 
 
 def _capitalised(title: str) -> str:

@@ -2,7 +2,7 @@
 (() => {
   const page = JSON.parse(document.getElementById("data").textContent);
   const LARGEST = 2; // times the size in print, on the screen
-  const PAPER = 680; // pixels of a printed page, the narrower of A4 and Letter, without margins
+  const PAPER = 660; // pixels of a printed page, the narrower of A4 and Letter, without margins
   const chosen = {}; // by the names of switches, which turn in all charts
 
   const make = (tag, properties = {}, ...children) => {
@@ -51,6 +51,17 @@
     return make("table", {}, make("thead", {}, cells(names, "th")), body);
   };
 
+  /** Puts panels below each other, each with the axes that it shared with those beside it. */
+  const stack = (part) => {
+    if (part.columns) part.columns = 1;
+    for (const panel of part.vconcat ?? part.concat ?? part.layer ?? []) stack(panel);
+    for (const { axis } of Object.values(part.encoding ?? {}))
+      if (axis?.title === null && axis.labels === false) {
+        delete axis.title;
+        delete axis.labels;
+      }
+  };
+
   class Chart {
     constructor(element) {
       this.element = element;
@@ -78,8 +89,7 @@
     async embed() {
       for (const parameter of this.spec.params ?? [])
         if (parameter.bind?.options.includes(chosen[parameter.name])) parameter.value = chosen[parameter.name];
-      if (this.plot.clientWidth < 500)
-        for (const part of [this.spec, ...(this.spec.concat ?? [])]) if (part.columns) part.columns = 1;
+      if (this.plot.clientWidth < 500) stack(this.spec);
       const settings = { actions: false, renderer: "svg", ast: true, defaultStyle: false, bind: this.controls };
       this.view = (await vegaEmbed(this.plot, this.spec, settings)).view;
       for (const { name } of this.spec.params ?? [])
@@ -149,9 +159,12 @@
   for (const button of document.querySelectorAll("[data-table]"))
     button.addEventListener("click", () => download(button.dataset.name, page.tables[button.dataset.table]));
 
-  const root = document.documentElement.style;
-  document.getElementById("theme").addEventListener("click", () => {
-    const dark = (root.colorScheme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
-    root.colorScheme = dark ? "light" : "dark";
-  });
+  const root = document.documentElement, prefersDark = matchMedia("(prefers-color-scheme: dark)");
+  const paint = (theme) => {
+    root.dataset.theme = theme;
+    root.style.colorScheme = theme;
+  };
+  paint(prefersDark.matches ? "dark" : "light");
+  prefersDark.addEventListener("change", () => paint(prefersDark.matches ? "dark" : "light"));
+  document.getElementById("theme").addEventListener("click", () => paint(root.dataset.theme === "dark" ? "light" : "dark"));
 })();

@@ -159,10 +159,10 @@ class _Page:
         spec = chart.specification(title=False)
         del spec["description"]
         spec["config"]["background"] = "transparent"
-        json.dumps(spec, allow_nan=False)  # a failure is reported in place of the chart
+        text = json.dumps(spec, allow_nan=False)  # a failure is reported in place of the chart
         grids = (spec, *spec.get("vconcat", []))
         is_wide = any("columns" in grid for grid in grids)
-        kinds = " ".join(["wide"] * is_wide + ["surface"] * _has_surface(spec))
+        kinds = " ".join(["wide"] * is_wide + ["diverging"] * ('"scheme": "redblue"' in text))
         index = len(self._charts)
         self._charts.append(spec)
         self._titles.append(chart.title)
@@ -183,21 +183,6 @@ class _Page:
             f'"{_file(table.name)}" aria-label="Download CSV of {title}">Download CSV</button>'
             "</details>"
         )
-
-
-def _has_surface(part: Any) -> bool:
-    """Whether a part of a specification has rectangles coloured by their values."""
-    if isinstance(part, list):
-        return any(map(_has_surface, part))
-    if not isinstance(part, dict):
-        return False
-    mark, encoding = part.get("mark"), part.get("encoding", {})
-    kind = mark.get("type") if isinstance(mark, dict) else mark
-    if kind == "rect" and any("field" in encoding.get(name, {}) for name in ("color", "fill")):
-        return True
-    return any(
-        _has_surface(part.get(name)) for name in ("layer", "concat", "hconcat", "vconcat", "spec")
-    )
 
 
 def _overview(dataset: xr.Dataset) -> dict[str, Any]:

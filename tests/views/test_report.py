@@ -413,6 +413,40 @@ def test_the_command_of_a_study_computes_it(folder, tmp_path, monkeypatch):
     assert given["--out"] == "study"
 
 
+PRINTED = """
+dispatchEvent(new Event("beforeprint"));
+[...document.querySelectorAll("details.card")].map((card) => {
+  const scroll = card.querySelector(".scroll");
+  const { right, bottom } = card.getBoundingClientRect();
+  const table = scroll.querySelector("table").getBoundingClientRect();
+  const whole = scroll.scrollHeight <= scroll.clientHeight + 1;
+  return [card.open, whole, table.right <= right, table.bottom <= bottom];
+});
+"""
+
+
+@pytest.mark.skipif(FOUND is None, reason="no chromium, chromium-browser or google-chrome on PATH")
+def test_print_opens_every_table_and_cuts_nothing_off(page, tmp_path):
+    browser = Chromium(tmp_path)
+    try:
+        browser.open(page)
+        browser.call("Emulation.setEmulatedMedia", media="print")
+        browser.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=688,  # of A4 within its margins
+            height=1000,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
+        tables = browser.evaluate(PRINTED)
+        assert len(tables) > 3
+        assert all(all(table) for table in tables), tables
+        browser.evaluate("dispatchEvent(new Event('afterprint'))")
+        assert browser.evaluate("document.querySelector('details.card:not([open])') !== null")
+    finally:
+        browser.close()
+
+
 @pytest.mark.skipif(FOUND is None, reason="no chromium, chromium-browser or google-chrome on PATH")
 def test_in_a_browser(page, dataset, tmp_path):
     browser = Chromium(tmp_path)
