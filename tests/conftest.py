@@ -8,6 +8,7 @@ import os
 import re
 from pathlib import Path
 
+os.environ.pop("COLUMNS", None)  # of a process of pytest-xdist: it would wrap what is printed
 os.environ.setdefault("JAX_ENABLE_X64", "1")  # before JAX is imported anywhere
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # One thread as the commands have it: another number rounds differently. Tests compile far more than

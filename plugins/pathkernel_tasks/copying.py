@@ -27,7 +27,7 @@ class Copying(Task):
     """
 
     name: ClassVar[str] = "copying"
-    summary: ClassVar[str] = "The label is copied from a token found by content or by position"
+    summary: ClassVar[str] = "Copy the label of a token found by content or position"
     widths: ClassVar[tuple[float, ...]] = (10, 30, 100, 300)
     temperatures: ClassVar[tuple[float, ...]] = (0.1,)
 

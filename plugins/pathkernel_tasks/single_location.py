@@ -25,7 +25,7 @@ class SingleLocation(Task):
     """
 
     name: ClassVar[str] = "single-location"
-    summary: ClassVar[str] = "One marked token among many holds the label"
+    summary: ClassVar[str] = "Find the marked token that holds the label"
     widths: ClassVar[tuple[float, ...]] = (10, 30, 100, 300)
     temperatures: ClassVar[tuple[float, ...]] = (0.1,)
 

@@ -20,6 +20,7 @@ from pathkernel_views.table import csv_text
 FULL, HALF = 500, 220
 """Widths in points: of panels beside each other, and of one panel."""
 
+_MANY = 8  # panels, beyond which one more stands in a row
 _DIGITS = 6  # of numbers within charts
 
 
@@ -54,9 +55,11 @@ class Picture:
         self.names = distinct(self.frame, self.series)
         self.keys: list[dict[str, Any]] = []
         self.panels = distinct(self.frame, panel) if panel else [""]
-        # a full last row, if possible
-        count, rows = len(self.panels), range(min(columns, len(self.panels)), 1, -1)
-        self.columns = next((n for n in rows if count % n == 0), min(columns, count))
+        # a full last row, if possible; of many panels small ones, since a page is not long enough
+        count = len(self.panels)
+        columns = min(columns + (count > _MANY), count)
+        rows = range(columns, 2 if count > _MANY else 1, -1)
+        self.columns = next((n for n in rows if count % n == 0), columns)
         labels = frame.attrs.get("columns", {})
         self._titles = {name: labels[name].get("label") for name in labels} | dict(titles or {})
         numeric = {name: pd.api.types.is_numeric_dtype(frame[name]) for name in switches}

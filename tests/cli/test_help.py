@@ -9,7 +9,20 @@ from pathkernel.main import _with_commands
 from pathkernel_core.hooks import load_plugins
 
 VERBS = {
-    *("Classify", "Compare", "Compute", "Draw", "Find", "List", "Map", "Name", "Print", "Sample"),
+    *(
+        "Classify",
+        "Compare",
+        "Compute",
+        "Copy",
+        "Draw",
+        "Find",
+        "Learn",
+        "List",
+        "Map",
+        "Name",
+        "Print",
+        "Sample",
+    ),
     *("Show", "Take", "Train", "Write"),
 }
 HYPHENATED = ("strong-noise-uniform", "one-shot-images", "trained:2-4-512-128", "leave-one-out")

@@ -261,8 +261,9 @@ def test_sigkill_loses_nothing_that_is_written(study, reference):
     code = (
         "import sys, pathkernel_sampling.run as run;"
         "from pathkernel_datasets.run_result import run_result;"
+        "from pathkernel_sampling.results import Samples;"
         "run._BLOCK_SECONDS = 0.0;"  # a block every few milliseconds
-        f"run_result(run.Samples(draws=100_000, **{POINT}), sys.argv[1])"
+        f"run_result(Samples(draws=100_000, **{POINT}), sys.argv[1])"
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     process = subprocess.Popen([sys.executable, "-c", code, str(study)], env=environment)
