@@ -22,7 +22,9 @@ ENDS = {"silent": "end of a silent minimum", "in use": "end of a minimum in use"
 _DASHES = {CROSSING: [1, 0], ENDS["silent"]: [6, 2], ENDS["in use"]: [1.5, 2]}
 _SHAPES = {CROSSING: "circle", ENDS["silent"]: "triangle-up", ENDS["in use"]: "triangle-down"}
 _OVERLAP = 0.005  # of cells, as a share of the axis: without it seams would show between them
-_PANEL = 150, 130
+_PANEL = 190, 140
+_COLUMNS = 2
+_BAR = 75  # length of a key of colours: of a panel in a column of a paper
 _TEXT = np.array([0.22, 0.07])  # half the width and height of a region's name, of the panel
 _CANDIDATES, _NODES = 24, 6  # places tried along each axis, and points of the grid near each
 _LINE = 1.4  # width of the curves of one seed
@@ -74,24 +76,31 @@ def draw_map(
     names = list(axes)
     values = [phases[name].values for name in names]
     edges = [_edges(axis) for axis in values]
-    channels = {
-        name: {
-            "title": title,
-            "type": "quantitative",
-            "scale": alt.Scale(type="log", domain=[edge[0], edge[-1]], nice=False),
-            "axis": alt.Axis(values=ticks(edge[0], edge[-1]), format="~g", labelOverlap=False),
-        }
-        for (name, title), edge in zip(axes.items(), edges)
-    }
-    lines = _lines(curves, names, channels)
-    labels = _region_labels(phases, curves, names, channels)
     charts = []
     for number, panel in enumerate(panels):
+        # neighbours share their axes: x those of a column, y those of a row
+        is_outer = number >= len(panels) - _COLUMNS, number % _COLUMNS == 0
+        channels = {
+            name: {
+                "title": title,
+                "type": "quantitative",
+                "scale": alt.Scale(type="log", domain=[edge[0], edge[-1]], nice=False),
+                "axis": alt.Axis(
+                    values=ticks(edge[0], edge[-1]),
+                    format="~g",
+                    labelOverlap=False,
+                    **({} if outer else {"title": None, "labels": False}),
+                ),
+            }
+            for (name, title), edge, outer in zip(axes.items(), edges, is_outer)
+        }
         cells = _cells(_coloured(phases, curves, names, panel), panel, names, channels)
-        layers = [cells, *lines, *(labels if not number else ())]
+        layers = [cells, *_lines(curves, names, channels)]
+        if not number:
+            layers += _region_labels(phases, curves, names, channels)
         width, height = _PANEL
         charts.append(alt.layer(*layers).properties(width=width, height=height, title=panel.title))
-    return alt.concat(*charts, columns=2).resolve_scale(
+    return alt.concat(*charts, columns=_COLUMNS, spacing=8).resolve_scale(
         color="independent", strokeDash="shared", shape="shared"
     )
 
@@ -192,10 +201,13 @@ def _cells(
         else alt.Scale(
             scheme="viridis", type="log" if panel.logarithmic else "linear", domain=[low, high]
         ),
-        legend=alt.Legend(orient="right", gradientLength=110, format="~g")
-        if is_count or not panel.logarithmic
-        else alt.Legend(
-            orient="right", gradientLength=110, format="~g", values=_colour_ticks(low, high)
+        legend=alt.Legend(
+            orient="top",
+            gradientLength=_BAR,
+            gradientThickness=7,
+            format="~e" if panel.logarithmic else "~g",
+            offset=2,
+            **({"values": _colour_ticks(low, high)} if panel.logarithmic else {}),
         ),
     )
     (x_name, x), (y_name, y) = ((name, channels[name]) for name in names)
@@ -221,9 +233,9 @@ def _cells(
 
 
 def _colour_ticks(low: float, high: float) -> list[float]:
-    """Powers of ten, at most five, for the key of a logarithmic scale of colours."""
+    """Powers of ten, at most three, for the key of a logarithmic scale of colours."""
     powers = np.arange(np.ceil(np.log10(low)), np.floor(np.log10(high)) + 1)
-    step = max(1, int(np.ceil(len(powers) / 5)))
+    step = max(1, int(np.ceil(len(powers) / 3)))
     return [float(f"1e{int(power)}") for power in powers[::step]]
 
 
@@ -265,7 +277,7 @@ def _lines(
             title=None,
             scale=alt.Scale(domain=kinds, range=[_DASHES[kind] for kind in kinds]),
             legend=alt.Legend(
-                symbolStrokeColor=ORANGE, symbolType="M-2,0L2,0", symbolSize=160, columns=3
+                symbolStrokeColor=ORANGE, symbolType="M-2,0L2,0", symbolSize=160, columns=1
             ),
         )
         layers += [
@@ -277,7 +289,7 @@ def _lines(
             "line:N",
             title=None,
             scale=alt.Scale(domain=kinds, range=[_SHAPES[kind] for kind in kinds]),
-            legend=alt.Legend(symbolFillColor=ORANGE, columns=3),
+            legend=alt.Legend(symbolFillColor=ORANGE, columns=1),
         )
         layers.append(
             alt.Chart(inline(single))
@@ -313,8 +325,8 @@ def _region_labels(
         x=alt.X(field=names[0], **x), y=alt.Y(field=names[1], **y), text="text:N"
     )
     return [
-        base.mark_text(fontSize=8, stroke="white", strokeWidth=3, strokeOpacity=0.85),
-        base.mark_text(fontSize=8, fill="#222222"),
+        base.mark_text(fontSize=7, stroke="white", strokeWidth=3, strokeOpacity=0.85),
+        base.mark_text(fontSize=7, fill="#222222"),
     ]
 
 

@@ -95,7 +95,7 @@ def _panels(phases: xr.Dataset, curves: pd.DataFrame, title: str) -> list[Panel]
         panel("measure", "branch_measure", title),
         panel("trace_ratio", "branch_trace_ratio", "tr U / limit", True),
         panel("softest", "branch_softest", "softest eigenvalue"),
-        panel("minima", "", "number of minima at the grid"),
+        panel("minima", "", "number of minima"),
     ]
 
 
