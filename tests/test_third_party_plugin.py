@@ -95,6 +95,7 @@ print(*(getattr(pk, name).name for name in {names!r} if name in dir(pk)))
     ]
 
 
+@pytest.mark.slow
 def test_its_own_tests_pass(python):
     options = ("-q", "-p", "no:cacheprovider")
     report = python("-m", "pytest", *options, "tests", cwd=python.source)

@@ -74,6 +74,7 @@ def test_steps_are_those_of_adam_with_l2(data):
             np.testing.assert_allclose(state.weights[name], array, rtol=0, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.slow
 def test_a_batch_in_parts_is_the_batch(data, monkeypatch):
     """On a CPU it is taken in parts, elsewhere whole."""
     weights = jax.tree.map(jnp.asarray, double(initial_weights(SHAPE, 192, 0)))

@@ -153,6 +153,7 @@ def test_killed_between_writes_gives_the_same_weights(
     xr.testing.assert_equal(written, expected)
 
 
+@pytest.mark.slow
 def test_sigkill_loses_nothing_that_is_written(tmp_path, data, reference):
     folder = tmp_path / "run"
     np.savez(tmp_path / "data.npz", data.train, data.validation, data.label_vectors)

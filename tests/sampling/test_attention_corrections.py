@@ -24,7 +24,11 @@ def posterior(heads, outputs, skips, width=12, **options):
 
 @pytest.mark.parametrize(
     ("heads", "outputs", "skips"),
-    [((2,), 1, None), ((2, 1), 1, (None, 0.7)), ((1, 2), 2, None)],
+    [
+        ((2,), 1, None),
+        pytest.param((2, 1), 1, (None, 0.7), marks=pytest.mark.slow),
+        pytest.param((1, 2), 2, None, marks=pytest.mark.slow),
+    ],
     ids=str,
 )
 def test_the_gradient_is_that_of_differences(heads, outputs, skips):

@@ -42,7 +42,9 @@ def test_next_order_is_that_of_inputs(examples):
     np.testing.assert_allclose(by_kernels.variance, by_inputs.variance, atol=1e-8)
 
 
-@pytest.mark.parametrize("name", ["order-parameter", "collapsed"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("order-parameter", marks=pytest.mark.slow), "collapsed"]
+)
 def test_models_are_those_of_inputs(name, examples):
     network, xi, labels, new, pair = examples
     expected, actual = (
