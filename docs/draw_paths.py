@@ -7,6 +7,8 @@ Weights of tokens and the entries of U are those of the task ``hidden-markov`` w
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from pathlib import Path
 
 import altair as alt
@@ -46,7 +48,10 @@ def main() -> None:
         "order-parameter": lambda: _order_parameter(drawn),
     }
     charts = [Chart(name, "", CONTENT[name], draw) for name, draw in pictures.items()]
-    save_charts(charts, IMAGES, print, formats=("png",), dpi=180, title=False)
+    with tempfile.TemporaryDirectory() as folder:  # captions stand on the page, not beside files
+        for file in save_charts(charts, folder, print, formats=("png",), dpi=180, title=False):
+            if file.suffix == ".png":
+                shutil.copy(file, IMAGES)
 
 
 def _network() -> alt.LayerChart:

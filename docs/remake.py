@@ -542,16 +542,16 @@ def by_script(script: str, picture: str) -> Path:
 
 
 def report_in_a_browser() -> Path:
-    """The charts of U in the report of the first study, by Chromium on PATH."""
+    """The top of the report of the first study, by Chromium on PATH."""
     browser = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
     if browser is None:
         raise SystemExit("the picture of the report needs chromium or google-chrome on PATH")
     pathkernel("report", markov_folder())
     page, picture = Path(markov_folder(), "report.html").resolve(), Path("report.png").resolve()
     options = ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars")
-    settings = ("--window-size=1280,1250", "--virtual-time-budget=20000")
+    settings = ("--window-size=1280,1500", "--virtual-time-budget=20000")
     command = (browser, *options, *settings, f"--screenshot={picture}")
-    subprocess.run([*command, f"{page.as_uri()}#chart-{_REPORTED}"], check=True)
+    subprocess.run([*command, page.as_uri()], check=True)
     return picture
 
 
@@ -622,7 +622,6 @@ _OF_ONE_PATH = ("N", "ln p(Y), leading", "ln p(Y), next", "⟨U⟩, leading", "�
 _OF_PREDICTOR = ("N", "mean, leading", "mean, next", "variance, leading", "variance, next")
 _OF_MARKOV = ("N", "saddle", "next order", "exact", "closed", "two-loop term, nats")
 _OF_SKIPS = ("s", "N", "saddle", "next order", "Monte-Carlo error")
-_REPORTED = 2  # number of the chart at the top of the picture of a report: U
 PICTURES: dict[str, Callable[[], Path]] = {
     "attention-paths": lambda: by_script("draw_paths.py", "attention-paths"),
     "order-parameter": lambda: by_script("draw_paths.py", "order-parameter"),
