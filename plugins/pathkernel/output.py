@@ -98,8 +98,10 @@ def say(line: str, *, err: bool = False, wrap: bool = False) -> None:
 
 
 def _wrapped(text: str) -> str:
-    from pathkernel_views.console import stdout_console
+    from pathkernel_views.console import has_width, stdout_console
 
+    if not has_width():  # a program reads them, perhaps line by line
+        return text
     # what is typed or opened stays whole: names with hyphens, and paths
     wrapper = textwrap.TextWrapper(
         stdout_console().width,

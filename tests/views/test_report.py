@@ -7,7 +7,6 @@ import io
 import json
 import shlex
 import shutil
-import sys
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from typing import ClassVar
@@ -257,7 +256,7 @@ def test_a_strangers_views_and_provenance_are_there(page):
     )
     commands = [text for text in texts if text.startswith("pathkernel ")]
     assert any(text.startswith("pathkernel run hostile --width 10,100") for text in commands)
-    assert shlex.join(["pathkernel", *sys.argv[1:]]) in commands  # that of the page
+    assert "page made by" in texts
     assert not any("crc32" in text or "heads of layer 1" in text for text in texts)  # fingerprints
     tables = [list(csv.reader(io.StringIO(t))) for t in json.loads(markup.scripts[0])["tables"]]
     assert [["a", "b", "of"], [HOSTILE.replace("\u202e", r"\u202e"), "1.5", "p"]] in [
