@@ -1,6 +1,8 @@
 """Learned attention: the marginal density against exact samples, and what samplers cost.
 
-python -m benchmarks.learned_attention widths|samplers|location|jump
+python -m benchmarks.learned_attention widths|samplers|location|jump [FOLDER]
+
+``jump`` draws a picture, too, if it is given a folder.
 """
 
 import sys
@@ -8,6 +10,7 @@ import time
 
 import jax
 import numpy as np
+import pandas as pd
 from arviz_stats.base import array_stats
 
 import pathkernel_core as pk
@@ -95,7 +98,7 @@ def widths():
         exact, errors = by_draws("order-parameter", width, 20_000)
         cells = [f"{exact[k]:.4f} ± {errors[k]:.1g}" for k in range(2)]
         print(f"| {width} | exact draws | {cells[0]} | {cells[1]} | ± {errors[2]:.1g} |")
-        if width < 10:
+        if width <= 10:
             other, others = by_draws("weights", width, 5000)
             cells = [f"{other[k] - exact[k]:+.4f} ± {others[k]:.1g}" for k in range(2)]
             off = np.sqrt(np.mean((other - exact)[2:] ** 2))
@@ -221,13 +224,20 @@ def copied(posterior, position, test, task):
     return omega[:, 0].mean(), omega[np.arange(len(omega)), places].mean()
 
 
-def jump(temperature=1.0, variance=4.0):
+AGREEMENTS = 0.0, 0.3, 0.4, 0.45, 0.5, 0.55, 0.6, 0.8, 1.0
+STARTS = {  # rows of queries and keys that are large at the start: content tags, or the first token
+    "content": ((1, 2), (1, 2)),
+    "position": ((-1,), (3,)),
+}
+
+
+def jump(folder=None, temperature=1.0, variance=4.0):
     """Maxima of the copy task's posterior that attend to content and to position, by agreement."""
-    print(
-        "| agreement | from | ln p(Y, x) | with volume | attention to the first | to the copied |"
-    )
+    rows = []
+    columns = ("agreement", "start", "log density", "with volume", "to the first", "to the copied")
+    print(f"| {' | '.join(columns)} |")
     print("| --- | --- | --- | --- | --- | --- |")
-    for agreement in (0.0, 0.3, 0.4, 0.45, 0.5, 0.55, 0.6, 0.8, 1.0):
+    for agreement in AGREEMENTS:
         task = Copying(agreement=agreement, heads=1, tag_width=2)
         drawn = task.realise(0)
         width = drawn.train.inputs.shape[2]
@@ -240,19 +250,42 @@ def jump(temperature=1.0, variance=4.0):
             temperature,
             variance,
         )
-        for name, (queries, keys) in {
-            "content": ((1, 2), (1, 2)),
-            "position": ((-1,), (3,)),
-        }.items():
+        for name, (queries, keys) in STARTS.items():
             noise = 0.1 * np.random.default_rng(0).standard_normal((2, 1, 2, width))
             for row, (query, key) in enumerate(zip(queries, keys)):
                 noise[0, 0, row, query] = noise[1, 0, row, key] = 3.0
             start = posterior.position_of([pk.QueryKey(*noise)])
             (end,) = pk.maximise_attention(posterior, starts=0, start=start)
             first, other = copied(posterior, end.position, drawn.test_sets["apart"], task)
-            cells = f"{end.density.log_density:.1f} | {end.log_evidence:.1f} | {first:.2f}"
-            print(f"| {agreement} | {name} | {cells} | {other:.2f} |", flush=True)
+            row = (agreement, name, end.density.log_density, end.log_evidence, first, other)
+            rows.append(row)
+            numbers = f"{row[2]:.1f} | {row[3]:.1f} | {first:.2f} | {other:.2f}"
+            print(f"| {agreement} | {name} | {numbers} |", flush=True)
+    if folder is not None:
+        draw_jump(pd.DataFrame(rows, columns=columns), folder)
+
+
+def draw_jump(maxima, folder):
+    """Picture of the maxima: attention to the first token, and both log densities."""
+    quantities = {
+        "to the first": "attention to the first token",
+        "log density": "log density, nats",
+        "with volume": "log density with volume, nats",
+    }
+    long = maxima.melt(["agreement", "start"], list(quantities), "quantity", "value")
+    long["quantity"] = long["quantity"].map(quantities)
+    long["start"] = "from " + long["start"]
+    chart = pk.Chart(
+        "attention-jump",
+        "Maxima of the posterior of a head in the task copying",
+        "From two starts, by the probability that the first token agrees with the copied one.",
+        lambda: pk.lines(
+            long, "agreement", "value", series="start", panel="quantity", same_y=False
+        ),
+    )
+    pk.save_charts([chart], folder, print, formats=("png",))
 
 
 if __name__ == "__main__":
-    {"widths": widths, "samplers": samplers, "location": location, "jump": jump}[sys.argv[1]]()
+    parts = {"widths": widths, "samplers": samplers, "location": location, "jump": jump}
+    parts[sys.argv[1]](*sys.argv[2:])

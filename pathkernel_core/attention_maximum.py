@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from typing import cast
 
 import numpy as np
-from scipy.special import gammaln
 
 from pathkernel_core.asking import answer_all
 from pathkernel_core.attention import AttentionProduct, KeyVectors, Layer, QueryKey
@@ -302,7 +301,7 @@ def _log_exchanges(posterior: AttentionPosterior, position: np.ndarray) -> float
         heads = _products(layers[number])
         scale = _RANK * max(1e-300, np.abs(heads).max())
         different: list[np.ndarray] = []
-        total += float(gammaln(len(heads) + 1))
+        total += math.lgamma(len(heads) + 1)
         for head in heads:
             same = [np.abs(head - other).max() < scale for other in different]
             # heads that are equal exchange without another maximum: n!/Π m! of m equal ones
@@ -323,7 +322,7 @@ def _products(layer: Layer) -> np.ndarray:
 def _log_sphere(dimension: int) -> float:
     """Log of the surface of the unit sphere of a dimension, two points in dimension 0."""
     half = (dimension + 1) / 2
-    return math.log(2) + half * math.log(math.pi) - float(gammaln(half))
+    return math.log(2) + half * math.log(math.pi) - math.lgamma(half)
 
 
 def _warn_of_parameters(posterior: AttentionPosterior) -> None:
