@@ -20,6 +20,8 @@ from pathkernel_sampling.attention_models import attention_model
 from pathkernel_sampling.corrections import next_order, predict_next_order
 from pathkernel_tasks.copying import Copying
 from pathkernel_tasks.single_location import SingleLocation
+from pathkernel_views.chart import Chart, save_charts
+from pathkernel_views.primitives import lines
 
 TEMPERATURE = 0.3
 
@@ -275,15 +277,13 @@ def draw_jump(maxima, folder):
     long = maxima.melt(["agreement", "start"], list(quantities), "quantity", "value")
     long["quantity"] = long["quantity"].map(quantities)
     long["start"] = "from " + long["start"]
-    chart = pk.Chart(
+    chart = Chart(
         "attention-jump",
         "Maxima of the posterior of a head in the task copying",
         "From two starts, by the probability that the first token agrees with the copied one.",
-        lambda: pk.lines(
-            long, "agreement", "value", series="start", panel="quantity", same_y=False
-        ),
+        lambda: lines(long, "agreement", "value", series="start", panel="quantity", same_y=False),
     )
-    pk.save_charts([chart], folder, print, formats=("png",))
+    save_charts([chart], folder, print, formats=("png",))
 
 
 if __name__ == "__main__":

@@ -541,6 +541,13 @@ def by_script(script: str, picture: str) -> Path:
     return shutil.copyfile(drawing, Path(f"{picture}.png"))
 
 
+def by_benchmark(benchmark: str, part: str, picture: str) -> Path:
+    """A picture that a part of a benchmark draws into a folder."""
+    command = (sys.executable, "-m", f"benchmarks.{benchmark}", part, os.getcwd())
+    subprocess.run(command, check=True, cwd=ROOT)
+    return Path(f"{picture}.png")
+
+
 def report_in_a_browser() -> Path:
     """The top of the report of the first study, by Chromium on PATH."""
     browser = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
@@ -623,6 +630,7 @@ _OF_PREDICTOR = ("N", "mean, leading", "mean, next", "variance, leading", "varia
 _OF_MARKOV = ("N", "saddle", "next order", "exact", "closed", "two-loop term, nats")
 _OF_SKIPS = ("s", "N", "saddle", "next order", "Monte-Carlo error")
 PICTURES: dict[str, Callable[[], Path]] = {
+    "attention-jump": lambda: by_benchmark("learned_attention", "jump", "attention-jump"),
     "attention-paths": lambda: by_script("draw_paths.py", "attention-paths"),
     "order-parameter": lambda: by_script("draw_paths.py", "order-parameter"),
     "rooms": lambda: by_script("draw_rooms.py", "rooms"),
