@@ -88,7 +88,7 @@ def test_what_is_predicted_of_many_paths(capsys):
 
 
 def test_attention_is_learned_as_documented(capsys):
-    exec(block_of("docs/sampling.md", "maximise_attention"), {})
+    exec(block_of("docs/learned-attention.md", "maximise_attention"), {})
     assert float(capsys.readouterr().out) > 0.8
 
 
