@@ -65,7 +65,7 @@ _LINK = re.compile(r"\[([^]]*)\]\((?!https?:|#|<)([^)#\s]+)(#[^)\s]*)?\)")
 _CODE = re.compile(r'(?<=<span class="pre">)[^<]+')
 _WIDE = re.compile('<div(?= class="(?:table-wrapper|output text_html))|<pre|<dt(?= class="sig )')
 _BREAK = re.compile(r"(?<=[_./])(?=\w)|(?<=[a-z])(?=[A-Z])")
-_NAME = re.compile(r"pathkernel(?:_\w+)?(?:\.\w+)+")
+_NAME = re.compile(r"pathkernel(?:_\w+)?(?:\.(?!json\b)\w+)+")
 
 
 def setup(app: Sphinx) -> None:
