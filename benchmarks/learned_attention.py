@@ -1,6 +1,6 @@
 """Learned attention: the marginal density against exact samples, and what samplers cost.
 
-python -m benchmarks.learned_attention widths|samplers|location|jump [FOLDER]
+python -m benchmarks.learned_attention widths|samplers|location|noise|jump [FOLDER]
 
 ``jump`` draws a picture, too, if it is given a folder.
 """
@@ -164,6 +164,50 @@ def of_descent(posterior, test, seed, steps=3000, rate=0.01):
     return accuracy(np.asarray(model.predict(x, jax.numpy.asarray(test.inputs))[0]), test.labels)
 
 
+def of_noisy_descent(posterior, test, seed, steps=40_000, rate=1e-4, friction=0.1, means=100):
+    """Descent with momentum, weight decay and the noise of temperature T, which samples all weights.
+
+    Predictions are averaged over the second half of the run.
+    """
+    model = attention_model("weights", posterior)
+    noise = np.sqrt(2 * friction * rate)
+
+    @jax.jit
+    def descend(x, momentum, key):
+        def step(index, state):
+            x, momentum, key = state
+            key, part = jax.random.split(key)
+            slope = jax.grad(model.log_density)(x)
+            kick = rate * slope + noise * jax.random.normal(part, x.shape)
+            momentum = (1 - friction) * momentum + kick
+            return x + momentum, momentum, key
+
+        return jax.lax.fori_loop(0, steps // (2 * means), step, (x, momentum, key))
+
+    x = model.initial(jax.random.key(seed))
+    state = x, 0 * x, jax.random.key(seed + 1)
+    predict = jax.jit(lambda x: model.predict(x, jax.numpy.asarray(test.inputs))[0])
+    outputs = []
+    for number in range(2 * means):
+        state = descend(*state)
+        if number >= means:
+            outputs.append(np.asarray(predict(state[0])))
+    return accuracy(np.mean(outputs, axis=0), test.labels)
+
+
+def noise(seeds=5):
+    """Accuracy of descent with noise and weight decay, as in :func:`location`."""
+    print("| N | P | noisy descent |\n| --- | --- | --- |")
+    for width in (10, 100):
+        for examples in (50, 100, 200, 400):
+            accuracies = []
+            for seed in range(seeds):
+                posterior, _, test = tell_apart(examples, width, seed)
+                accuracies.append(of_noisy_descent(posterior, test, seed))
+            mean, error = np.mean(accuracies), np.std(accuracies, ddof=1) / np.sqrt(seeds)
+            print(f"| {width} | {examples} | {mean:.3f} ± {error:.3f} |", flush=True)
+
+
 def location(seeds=5):
     """Accuracy of ideal, random and learned heads, by the number of examples and the width."""
     columns = ("ideal", "random", "maximum", "sampled", "descent")
@@ -287,5 +331,11 @@ def draw_jump(maxima, folder):
 
 
 if __name__ == "__main__":
-    parts = {"widths": widths, "samplers": samplers, "location": location, "jump": jump}
+    parts = {
+        "widths": widths,
+        "samplers": samplers,
+        "location": location,
+        "noise": noise,
+        "jump": jump,
+    }
     parts[sys.argv[1]](*sys.argv[2:])
