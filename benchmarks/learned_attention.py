@@ -165,7 +165,7 @@ def of_descent(posterior, test, seed, steps=3000, rate=0.01):
 
 
 def of_noisy_descent(posterior, test, seed, steps=40_000, rate=1e-4, friction=0.1, means=100):
-    """Descent with momentum, weight decay and the noise of temperature T, which samples all weights.
+    """Descent with momentum, weight decay and noise of temperature T, which samples all weights.
 
     Predictions are averaged over the second half of the run.
     """
