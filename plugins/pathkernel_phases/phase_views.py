@@ -47,8 +47,14 @@ def phase_views(study: StoredStudy) -> Iterator[Table | Chart | str]:
         others = sorted(
             set(phases["softest"].dims) - {"seed", *plane}, key=lambda d: -phases.sizes[d]
         )
-        yield rows_table(curves, phases, axis, [*plane[1:], *others])
-        yield points_table(curves, axis, [*plane, *others])
+        if curves.empty:
+            yield (
+                f"No crossing along {_title(axis)}: neighbouring points of the grid have the same "
+                "minimum. Refine or widen the grid if you expect one."
+            )
+        else:
+            yield rows_table(curves, phases, axis, [*plane[1:], *others])
+            yield points_table(curves, axis, [*plane, *others])
         # an option that changes the problem is the second axis where no other has several values
         second, rest = [*plane[1:], *others][0], [*plane[1:], *others][1:]
         panels = _panels(phases, curves, measure.axis)
