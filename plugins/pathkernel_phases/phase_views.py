@@ -101,7 +101,7 @@ def _panels(phases: xr.Dataset, curves: pd.DataFrame, title: str) -> list[Panel]
         panel("measure", "branch_measure", title),
         panel("trace_ratio", "branch_trace_ratio", "tr U / limit", True),
         panel("softest", "branch_softest", "softest eigenvalue"),
-        panel("minima", "", "number of minima"),
+        panel("minima", "", "minima at grid points"),
     ]
 
 
@@ -141,7 +141,8 @@ def rows_table(curves: pd.DataFrame, phases: xr.Dataset, axis: str, others: Sequ
         labelled_frame(frame, _LABELS | _TITLES, {}),
         cells | {"below": "{below}", "above": "{above}"},
         "At a crossing the lowest minimum changes from that below to that above. At a spinodal the "
-        'minimum of the named side ends; "-": there is none on the other side.'
+        "minimum of the named side ends, which need not be the lowest, and the other side has none "
+        '("-"). Minima in use are named by their strongest path at that point.'
         + (f" Evaluations of the energy: {evaluations}." if evaluations else ""),
     )
 

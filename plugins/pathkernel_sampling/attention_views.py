@@ -123,7 +123,8 @@ def heads(run: Run) -> Table:
             "R-hat": "{r_hat:.3f}",
             "bulk ESS": "{ess_bulk:.0f}",
         },
-        "Exponential of the entropy of a head's attention: 1 where it attends to one token. In "
+        "Exponential of the entropy of a head's attention: 1 where it attends to one token; sd "
+        "over draws, with R-hat and effective sample size (ESS) of this number. In "
         "each draw the heads of a layer are ordered by their scores, so that exchanges of heads do "
         f"not show. {chains} chain{'s' * (chains > 1)} of {draws} draws, "
         f"{float(tree['adaptation']['seconds']):.0f} s, warm-up and compilation included; "

@@ -91,7 +91,7 @@ def test_panels_have_the_points_of_the_map(views, phases, temperature):
         "accuracy (fraction correct)",
         "tr U / limit",
         "softest eigenvalue",
-        "number of minima",
+        "minima at grid points",
     ]
     cells, rows = panels["tr U / limit"][0]
     assert cells["encoding"]["x"]["title"] == "prior variance σ²"
@@ -108,7 +108,7 @@ def test_panels_have_the_points_of_the_map(views, phases, temperature):
         assert np.log(rows.loc[inside, "value"].iloc[0]) == pytest.approx(
             np.log(at_temperature.sel(corner).item()), abs=0.1
         )
-    _, counts = panels["number of minima"][0]
+    _, counts = panels["minima at grid points"][0]
     assert len(counts) == len(VARIANCES) * len(WIDTHS)
     highs, lows = (np.unique(counts[f"variance_{end}"].round(6)) for end in ("high", "low"))
     assert (highs[:-1] >= lows[1:]).all()  # cells leave no gap
