@@ -39,7 +39,7 @@ _LABELLED = 27  # largest heat map with names at its rows
 _WITH_VALUES = 8  # largest heat map with values in its cells
 _NAMED_POINTS = 24
 _FEW_POINTS = 200  # above this, markers are smaller
-_ASIDE = 0.02  # largest shift of points side by side, as a fraction of the panel
+_ASIDE = 0.018  # largest shift of points side by side, as a fraction of the panel
 _SERIES = 8  # up to this, lines of one panel can be told apart
 _PALE = "#C4C4C4"  # of lines behind others
 _DOMINANT = 8.0  # of the largest value to the ninth decile, above which the axis is bent
@@ -64,8 +64,8 @@ def lines(
     """Draw lines along x, with the range from ``low`` to ``high``.
 
     A row without x is a limit: a dashed line across the panel, with its range as a band. If x is
-    text, points are drawn side by side instead of lines, at most 2 % of the panel off their place.
-    More series than can be told apart have a panel each, over all others in grey.
+    text, points are drawn side by side instead of lines, less than 2 % of the panel off their
+    place. More series than can be told apart have a panel each, over all others in grey.
 
     Parameters
     ----------

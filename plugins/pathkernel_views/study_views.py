@@ -168,4 +168,6 @@ def _side_by_side(study: Selections, x: str) -> str:
     """Return a caption's sentence about points that are moved, of a chart against text."""
     if x != study.option or all(isinstance(value, int | float) for value in study.singles):
         return ""
-    return " Points of several series stand side by side, at most 2 % of the panel off their place."
+    return (
+        " Points of several series stand side by side, less than 2 % of the panel off their place."
+    )
