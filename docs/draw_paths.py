@@ -1,6 +1,6 @@
 """Pictures of docs/concepts.md: attention paths, and U of a narrow and of a wide network.
 
-    python docs/draw_paths.py    # writes attention-paths.png and order-parameter.png; seconds
+    python docs/draw_paths.py [FOLDER]    # attention-paths.png and order-parameter.png; seconds
 
 Weights of tokens and the entries of U are those of the task ``hidden-markov`` with seed 0.
 """
@@ -8,6 +8,7 @@ Weights of tokens and the entries of U are those of the task ``hidden-markov`` w
 from __future__ import annotations
 
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -51,7 +52,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:  # captions stand on the page, not beside files
         for file in save_charts(charts, folder, print, formats=("png",), dpi=180, title=False):
             if file.suffix == ".png":
-                shutil.copy(file, IMAGES)
+                shutil.copy(file, sys.argv[1] if sys.argv[1:] else IMAGES)
 
 
 def _network() -> alt.LayerChart:

@@ -30,9 +30,10 @@ import xarray as xr
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the benchmarks are no package of ours
 
 from benchmarks.choices import choice_rows
+from pathkernel_core.text import number
 from pathkernel_datasets.gains import gains
 from pathkernel_datasets.reading import open_study
-from pathkernel_datasets.selection import Selection, number
+from pathkernel_datasets.selection import Selection
 from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_phases.learning import stored_curves
 from pathkernel_trained.bundled import bundled_digests, heads_path
@@ -534,11 +535,22 @@ def learning_curves() -> StoredStudy:
     return StoredStudy("learning")
 
 
-def by_script(script: str, picture: str) -> Path:
-    """A picture that a script of this folder draws."""
-    subprocess.run([sys.executable, str(ROOT / "docs" / script)], check=True)
-    drawing = IMAGES / f"{picture}.png"
-    return shutil.copyfile(drawing, Path(f"{picture}.png"))
+def by_script(script: str, *arguments: str) -> None:
+    """Run a script of this folder, which draws into the folder of the studies."""
+    subprocess.run([sys.executable, str(ROOT / "docs" / script), *arguments], check=True)
+
+
+@functools.cache
+def paths_drawn() -> Path:
+    """Folder of the pictures of attention paths and of U."""
+    by_script("draw_paths.py", os.getcwd())
+    return Path()
+
+
+def rooms_drawn() -> Path:
+    """Picture of the packages and their imports."""
+    by_script("draw_rooms.py", "--out", "rooms.png")
+    return Path("rooms.png")
 
 
 def by_benchmark(benchmark: str, part: str, picture: str) -> Path:
@@ -631,9 +643,9 @@ _OF_MARKOV = ("N", "saddle", "next order", "exact", "closed", "two-loop term, na
 _OF_SKIPS = ("s", "N", "saddle", "next order", "Monte-Carlo error")
 PICTURES: dict[str, Callable[[], Path]] = {
     "attention-jump": lambda: by_benchmark("learned_attention", "jump", "attention-jump"),
-    "attention-paths": lambda: by_script("draw_paths.py", "attention-paths"),
-    "order-parameter": lambda: by_script("draw_paths.py", "order-parameter"),
-    "rooms": lambda: by_script("draw_rooms.py", "rooms"),
+    "attention-paths": lambda: paths_drawn() / "attention-paths.png",
+    "order-parameter": lambda: paths_drawn() / "order-parameter.png",
+    "rooms": rooms_drawn,
     "report": report_in_a_browser,
     "hidden-markov-accuracy": lambda: drawn(markov_folder(), "accuracy"),
     "hidden-markov-kernels": lambda: drawn(markov_folder(), "kernels"),

@@ -14,13 +14,14 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 
 from pathkernel_core.asking import answer_all
 from pathkernel_core.continuation import minimise_from
 from pathkernel_core.coordinates import ChainCoordinates
-from pathkernel_core.descents import Action
+from pathkernel_core.descents import Action, AskingEnergy
 from pathkernel_core.errors import MinimisationError, NotPositiveDefiniteError
 from pathkernel_core.kernels import PathKernels
 from pathkernel_core.minimise import minimise_action
@@ -29,6 +30,7 @@ from pathkernel_core.solution import Solution
 from pathkernel_core.solvers import energies, stationary_solver, undisturbed
 from pathkernel_core.stability import ActionHessian
 
+Result = TypeVar("Result")
 System = Callable[[np.ndarray], tuple[Network, float]]
 """Network and temperature at values (k,) of the parameters θ."""
 
@@ -83,7 +85,7 @@ class ActionFamily:
 
     def search(self, point: np.ndarray) -> BranchPoint | None:
         """Lowest minimum that a search finds at a point ln θ; None if it does not converge."""
-        solution = minimise_from(self.problem, *self._system(np.exp(point)), None)
+        solution = minimise_from(self.problem, *self._at(point), None)
         if solution is None or not solution.status.ok:
             return None
         self.evaluations += solution.evaluations
@@ -93,10 +95,8 @@ class ActionFamily:
         self, point: np.ndarray, start: Solution, coordinates: np.ndarray
     ) -> BranchPoint | None:
         """Minimum downhill from coordinates, with the curvature seen at ``start``; None if none."""
-        network, temperature = self._system(np.exp(point))
-        chain = ChainCoordinates(network)
-        factors = chain.factors(chain.relative_factors(coordinates))
-        start = dataclasses.replace(start, factors=tuple(factors))
+        network, temperature = self._at(point)
+        start = dataclasses.replace(start, factors=tuple(_factors(network, coordinates)))
         try:
             solution = minimise_action(self.problem, network, temperature, start=start)
         except (MinimisationError, NotPositiveDefiniteError, np.linalg.LinAlgError):
@@ -112,32 +112,35 @@ class ActionFamily:
         numpy.linalg.LinAlgError, NotPositiveDefiniteError
             If the kernel cannot be factorised there.
         """
-        network, temperature = self._system(np.exp(point))
-        action = Action(self.problem, network, temperature)
-        self.evaluations += 1
-        with undisturbed(self.problem, [network]):
-            (iterate,) = answer_all([action.evaluate(coordinates)], energies)
+        action = Action(self.problem, *self._at(point))
+        (iterate,) = self._answered(action, action.evaluate(coordinates))
         return sum(action.per_width(iterate.detail)), iterate.gradient / action.unit
 
     def hessian(self, point: np.ndarray, coordinates: np.ndarray) -> ActionHessian:
         """Hessian of S/N in the coordinates, at any of them."""
-        network, temperature = self._system(np.exp(point))
-        chain = ChainCoordinates(network)
-        factors = chain.factors(chain.relative_factors(coordinates))
-        self.evaluations += math.ceil(_PRODUCT * chain.size)
-        return ActionHessian(self.problem, network, factors, temperature)
+        network, temperature = self._at(point)
+        factors = _factors(network, coordinates)
+        hessian = ActionHessian(self.problem, network, factors, temperature)
+        self.evaluations += math.ceil(_PRODUCT * hessian.size)
+        return hessian
 
     def stationary(self, point: np.ndarray, coordinates: np.ndarray) -> Solution:
         """Stationary point of the action as a solution, such as one at a spinodal.
 
         It counts as converged; no minimisation has reached it.
         """
-        network, temperature = self._system(np.exp(point))
-        action = Action(self.problem, network, temperature)
-        self.evaluations += 1
-        with undisturbed(self.problem, [network]):
-            (solution,) = answer_all([stationary_solver(action, coordinates)], energies)
+        action = Action(self.problem, *self._at(point))
+        (solution,) = self._answered(action, stationary_solver(action, coordinates))
         return solution
+
+    def _at(self, point: np.ndarray) -> tuple[Network, float]:
+        return self._system(np.exp(point))
+
+    def _answered(self, action: Action, asking: AskingEnergy[Result]) -> list[Result]:
+        """Result of what asks for one evaluation of the energy."""
+        self.evaluations += 1
+        with undisturbed(self.problem, [action.network]):
+            return answer_all([asking], energies)
 
     def slope(self, minimum: BranchPoint) -> np.ndarray:
         """Derivative (k,) of S/N at a minimum with respect to ln θ.
@@ -151,6 +154,11 @@ class ActionFamily:
             for step in steps
         ]
         return np.array(rises) / (2 * _DIFFERENCE)
+
+
+def _factors(network: Network, coordinates: np.ndarray) -> list[np.ndarray]:
+    chain = ChainCoordinates(network)
+    return chain.factors(chain.relative_factors(coordinates))
 
 
 def follow(

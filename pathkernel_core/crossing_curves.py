@@ -96,18 +96,17 @@ def crossing_curve(family: ActionFamily, start: Crossing, stops: Stops) -> Cross
         at these.
     """
     first = _crossing_point(family, start.minima, None)
-    forwards = _half_curve(family, first, stops)
-    backwards = _half_curve(family, first.reversed, stops)
+    forwards = branching_curve(family, first, stops)
+    backwards = branching_curve(family, first.reversed, stops)
     points = [point.reversed for point in backwards.points[:0:-1]] + forwards.points
     return CrossingCurve(points, backwards.branching + forwards.branching)
 
 
 def branching_curve(family: ActionFamily, start: CrossingPoint, stops: Stops) -> CrossingCurve:
-    """Curve from a triple point on, in one direction; parameters as for crossing_curve."""
-    return _half_curve(family, start, stops)
+    """Curve from a point on, such as a triple point, in the direction of its tangent.
 
-
-def _half_curve(family: ActionFamily, start: CrossingPoint, stops: Stops) -> CrossingCurve:
+    Parameters as for :func:`crossing_curve`.
+    """
     rivals: dict[int, BranchPoint] = {}  # by the address of a point: third minima that are lower
     checked: list[CrossingPoint] = []
 

@@ -172,7 +172,7 @@ def check_names(command: str, *configured: type[Options], further: Iterable[str]
     names = [*_OF_ALL, *further]
     for entries in map(offered_options, configured):
         for entry in entries.values():
-            names += {entry.name, *_flags(entry)}
+            names += {entry.name, *flags_of(entry)}
     if clashes := sorted({name for name in names if names.count(name) > 1}):
         raise PluginError(
             f"the command {command} has several options named {', '.join(clashes)}; rename those "
@@ -186,7 +186,8 @@ def help_of(configured: Any, *, summarised: bool = False) -> str:
     return f"{configured.summary}.\n\n{description}" if summarised else description
 
 
-def _flags(entry: Field) -> Iterator[str]:
+def flags_of(entry: Field) -> Iterator[str]:
+    """Flags of an option on the command line; the last one of a yes or no is that of no."""
     dashed = entry.name.replace("_", "-")
     yield from entry.metadata["flags"] or (f"--{dashed}",)
     if option_type(entry) is bool:
@@ -209,7 +210,7 @@ def _option(entry: Field, several: bool, defaults: Mapping[str, Any]) -> click.O
     choices = entry.metadata["choices"]
     if choices and _metavar(entry, False) == entry.name.upper():
         text = f"{text} One of {', '.join(choices)}."
-    flags = "/".join(_flags(entry)) if is_flag else _flags(entry)
+    flags = "/".join(flags_of(entry)) if is_flag else flags_of(entry)
     return click.Option(
         [*([flags] if is_flag else flags), entry.name],
         type=bool if is_flag else Declared(entry, several),

@@ -10,7 +10,7 @@ from dataclasses import Field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pathkernel.options import entries_of_text, value_of_text
+from pathkernel.options import entries_of_text, flags_of, offered_options, value_of_text
 from pathkernel_core.errors import PathkernelError
 from pathkernel_core.hooks import unknown_name
 from pathkernel_core.options import checked, declared_options, element_type, takes_several
@@ -141,18 +141,19 @@ def study_toml(study: StoredStudy) -> str:
 
 def study_command(study: StoredStudy) -> str:
     """The command line that computes or resumes the study of a folder."""
-    identity, settings = study.identity, declared_options(Study)
-    words = ["pathkernel", "run", identity["task"]]
-    for name, declared in settings.items():
-        if identity.get(name) is not None:
-            flag, *_ = declared.metadata["flags"] or (f"--{name.replace('_', '-')}",)
-            words += [flag, _typed(identity[name])]
-    for name, value in study.options.items():
-        dashed = name.replace("_", "-")
-        if isinstance(value, bool):
-            words.append(f"--{dashed}" if value else f"--no-{dashed}")
-        elif value is not None:
-            words += [f"--{dashed}", _typed(value)]
+    name = study.identity["task"]
+    offered = offered_options(Study)
+    if name in study.plugins.tasks:  # or else nothing can run it
+        offered |= offered_options(study.plugins.tasks[name])
+    values, words = study.identity | study.options, ["pathkernel", "run", name]
+    for option, entry in offered.items():
+        value = values.get(option)
+        if value is not None:
+            flag, *others = flags_of(entry)
+            if isinstance(value, bool):
+                words.append(flag if value else others[-1])
+            else:
+                words += [flag, _typed(value)]
     return shlex.join([*words, "--out", study.path.name])
 
 

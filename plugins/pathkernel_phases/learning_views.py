@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from pathkernel_core.text import number
 from pathkernel_datasets.measures import measures_of
-from pathkernel_datasets.selection import number
 from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_phases.learning import lacking_seeds, stored_curves
 from pathkernel_views.chart import Chart

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,7 +17,7 @@ from pathkernel_core.kernels import PathKernels
 from pathkernel_core.network import Network
 from pathkernel_core.progress import Progress, Report
 from pathkernel_datasets.labelling import labelled
-from pathkernel_datasets.measures import MEASURES, Measure
+from pathkernel_datasets.measures import measures_of
 from pathkernel_datasets.point import Point, PointData
 from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_datasets.study import SETTINGS
@@ -113,7 +112,7 @@ class PhaseMap:
         stored = self._study.result(part).to_dataset()
         return all(np.array_equal(stored[name], values) for name, values in self.grid.items())
 
-    def seed_map(self, seed: int, report: Any = lambda doing: None) -> xr.Dataset:
+    def seed_map(self, seed: int, report: Callable[[str], None] = lambda doing: None) -> xr.Dataset:
         """Compute the map of one seed.
 
         Returns
@@ -197,12 +196,8 @@ class PhaseMap:
         def system(values: np.ndarray) -> tuple[Network, float]:
             return _system(rebuilt, dict(zip(self.plane, values.tolist())), value)
 
-        return minimum_values(rebuilt, self._measure), ActionFamily(problem, system)
-
-    @property
-    def _measure(self) -> Measure:
-        kind = "classes" if "accuracy" in self._study.dataset else "targets"
-        return MEASURES[kind][0]
+        measure = measures_of(self._study.dataset)[0]
+        return minimum_values(rebuilt, measure), ActionFamily(problem, system)
 
 
 def _system(

@@ -9,21 +9,16 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from pathkernel_core.text import number
 from pathkernel_datasets.measures import measures_of
-from pathkernel_datasets.selection import number
 from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_phases.map_chart import Panel, draw_map
 from pathkernel_phases.phase_map import NAME, PhaseMap, stored_curves, stored_maps
 from pathkernel_views.chart import Chart
 from pathkernel_views.table import Table, labelled_frame
+from pathkernel_views.titles import axis_title
 
 MOST = 4  # maps of further values of a third axis are left to the dataset
-_TITLES = {
-    "width": "width N",
-    "temperature": "temperature T",
-    "variance": "prior variance σ²",
-    "input_scale": "scale of the inputs",
-}
 _SYMBOLS = {"width": "N", "temperature": "T", "variance": "σ²", "input_scale": "input scale"}
 
 
@@ -34,9 +29,9 @@ def phase_views(study: StoredStudy) -> Iterator[Table | Chart | str]:
         shown = maps[axis]["seed"].values.tolist() if axis in maps else ()
         if missing := [f"{seed}" for seed in seeds if seed not in shown]:
             yield (
-                f"The map along {_title(axis)} lacks {'seed' if len(missing) == 1 else 'seeds'} "
-                f"{', '.join(missing)}, since the study has grown; run again: pathkernel phases "
-                f"{study.path} --axis {axis}"
+                f"The map along {axis_title(axis)} lacks "
+                f"{'seed' if len(missing) == 1 else 'seeds'} {', '.join(missing)}, since the study "
+                f"has grown; run again: pathkernel phases {study.path} --axis {axis}"
             )
     for axis, phases in maps.items():
         measure = measures_of(study.dataset)[0]
@@ -49,8 +44,8 @@ def phase_views(study: StoredStudy) -> Iterator[Table | Chart | str]:
         )
         if curves.empty:
             yield (
-                f"No crossing along {_title(axis)}: neighbouring points of the grid have the same "
-                "minimum. Refine or widen the grid if you expect one."
+                f"No crossing along {axis_title(axis)}: neighbouring points of the grid have the "
+                "same minimum. Refine or widen the grid if you expect one."
             )
         else:
             yield rows_table(curves, phases, axis, [*plane[1:], *others])
@@ -74,7 +69,7 @@ def phase_views(study: StoredStudy) -> Iterator[Table | Chart | str]:
                     draw_map,
                     phases.sel(settings),
                     of_settings,
-                    {name: _title(name) for name in (axis, second)},
+                    {name: axis_title(name) for name in (axis, second)},
                     panels,
                 ),
             )
@@ -109,7 +104,7 @@ def _caption(measure: str, axis: str, second: str, labels: str, seeds: int) -> s
     return (
         f"{measure[0].upper()}{measure[1:]}, trace of U relative to the Gaussian process limit, "
         "smallest eigenvalue of the action's Hessian, and number of minima that a search found at "
-        f"the points of the grid, over {_title(axis)} and {_title(second)}"
+        f"the points of the grid, over {axis_title(axis)} and {axis_title(second)}"
         + f", at {labels}"
         * bool(labels)
         + ". Solid: crossing, where two minima have the same action. Dashed and dotted: spinodals, "
@@ -127,7 +122,7 @@ def rows_table(curves: pd.DataFrame, phases: xr.Dataset, axis: str, others: Sequ
     frame = frame.assign(
         below=_side(frame, frame["left_is_below"]), above=_side(frame, ~frame["left_is_below"])
     )
-    names = [name for name in (*others, axis)]
+    names = [*others, axis]
     frame = frame.rename(columns={f"vertex_{name}": name for name in names})
     frame = frame.sort_values(["seed", *names], kind="stable")
     frame = frame[["seed", *names, "kind", "below", "above"]].drop_duplicates()
@@ -137,8 +132,8 @@ def rows_table(curves: pd.DataFrame, phases: xr.Dataset, axis: str, others: Sequ
     cells |= {_symbol(axis): f"{{{axis}:.4g}}", "kind": "{kind}"}
     return Table(
         f"crossings_{axis}",
-        f"Crossings and spinodals along {_title(axis)}",
-        labelled_frame(frame, _LABELS | _TITLES, {}),
+        f"Crossings and spinodals along {axis_title(axis)}",
+        labelled_frame(frame, _labels(names), {}),
         cells | {"below": "{below}", "above": "{above}"},
         "At a crossing the lowest minimum changes from that below to that above. At a spinodal the "
         "minimum of the named side ends, which need not be the lowest, and the other side has none "
@@ -156,7 +151,7 @@ def points_table(curves: pd.DataFrame, axis: str, names: Sequence[str]) -> Table
     return Table(
         f"curves_{axis}",
         "Points of the crossings and spinodals",
-        labelled_frame(frame[columns], _LABELS | _TITLES, {}),
+        labelled_frame(frame[columns], _labels(names), {}),
         {
             "seed": "{seed}",
             "curve": "{curve}",
@@ -180,6 +175,10 @@ _LABELS = {
 }
 
 
+def _labels(names: Sequence[str]) -> dict[str, str]:
+    return _LABELS | {name: axis_title(name) for name in names}
+
+
 def _left_is_below(curves: pd.DataFrame, axis: str, others: Sequence[str]) -> pd.Series:
     """Whether the left side of a curve is that of smaller values of the axis."""
     second = f"vertex_{others[0]}" if others else ""
@@ -201,10 +200,6 @@ def _side(curves: pd.DataFrame, is_left: pd.Series) -> pd.Series:
     )
     names = state.where(state != "in use", state + ", " + path)
     return names.where(names != "", "-")
-
-
-def _title(name: str) -> str:
-    return _TITLES.get(name, name.replace("_", " "))
 
 
 def _symbol(name: str) -> str:
