@@ -99,6 +99,22 @@ def _is_slow_on_jax(item, values_of):
     return on_jax and all(parameters[name] in values for name, values in values_of.items())
 
 
+@pytest.fixture
+def invoke(capsys, monkeypatch, tmp_path):
+    """Run the command line in an empty folder → (exit status, stdout, stderr)."""
+    from pathkernel.main import main
+
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as exit_:
+            main(list(arguments))
+        captured = capsys.readouterr()
+        return exit_.value.code, captured.out, captured.err
+
+    return run
+
+
 @pytest.fixture(scope="session")
 def are_documented():
     """Function that says of tables, as ``--json`` prints them, whether docs/scripts.md has them."""

@@ -13,7 +13,6 @@ import xarray as xr
 
 from pathkernel_datasets.draws import point_of
 from pathkernel_datasets.measures import measures_of
-from pathkernel_datasets.result_files import file_of
 from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_sampling.correction_views import described
 from pathkernel_sampling.diagnostics import quietly
@@ -48,10 +47,7 @@ def attention_views(study: StoredStudy, names: Sequence[str]) -> Iterator[Table 
     for run in runs:
         yield worth(run)
         yield heads(run)
-        for line in run.diagnostics.warnings():
-            yield f"Warning: {line}."
-        file, group = file_of(study.path, run.name)
-        yield f"Draws: {file}, group {group}"
+        yield from run.sentences()
     for run in runs:
         name = run.name.partition("/")[2].replace("/", "_").replace("-", "_").replace(".", "_")
         yield Chart(

@@ -9,7 +9,6 @@ import xarray as xr
 
 from pathkernel_datasets.measures import measures_of
 from pathkernel_datasets.quantities import STATUS_CODES
-from pathkernel_datasets.result_files import file_of
 from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_sampling.correction_views import ROWS, described, root_mean
 from pathkernel_sampling.diagnostics import sampled_log_evidence
@@ -26,10 +25,7 @@ def sample_views(study: StoredStudy, names: Sequence[str]) -> Iterator[Table | C
         yield order_parameter_table(run)
         yield predictor_table(run)
         yield evidence(run)
-        for line in run.diagnostics.warnings():
-            yield f"Warning: {line}."
-        file, group = file_of(study.path, run.name)
-        yield f"Draws: {file}, group {group}"
+        yield from run.sentences()
     if runs:
         yield from sample_charts(runs)
 

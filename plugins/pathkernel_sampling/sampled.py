@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
@@ -13,6 +14,7 @@ import xarray as xr
 from pathkernel_core.text import number
 from pathkernel_datasets.draws import point_of
 from pathkernel_datasets.measures import kind_of, measures_of
+from pathkernel_datasets.result_files import file_of
 from pathkernel_datasets.selection import NOT_COMPUTED
 from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_sampling.correct import open_correction
@@ -41,6 +43,13 @@ class Run:
     def draws(self) -> xr.DataTree:
         """The run, opened again each time: draws of many paths would fill the memory."""
         return open_run(self.study, self.name)
+
+    def sentences(self) -> Iterator[str]:
+        """Warnings of the diagnostics, and where the draws are."""
+        for line in self.diagnostics.warnings():
+            yield f"Warning: {line}."
+        file, group = file_of(self.study.path, self.name)
+        yield f"Draws: {file}, group {group}"
 
     @cached_property
     def settings(self) -> dict[str, Any]:

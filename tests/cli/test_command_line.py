@@ -43,20 +43,6 @@ def command(*arguments):
     return [sys.executable, "-m", "pathkernel", *arguments]
 
 
-@pytest.fixture
-def invoke(capsys, monkeypatch, tmp_path):
-    """Run the command line in an empty folder → (exit status, stdout, stderr)."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments):
-        with pytest.raises(SystemExit) as exit_:
-            main(list(arguments))
-        captured = capsys.readouterr()
-        return exit_.value.code, captured.out, captured.err
-
-    return run
-
-
 def test_run_prints_a_table_and_says_where_everything_lies(invoke, tmp_path):
     status, out, err = invoke(*SMALL, "--widths", "10,100", "--seed", "0-1")
     assert status == 0, err

@@ -6,7 +6,6 @@ import warnings
 import pandas as pd
 import pytest
 
-from pathkernel.main import main
 from pathkernel.output import print_views, say
 from pathkernel_datasets.errors import StudyWarning
 from pathkernel_views.table import Table
@@ -14,19 +13,9 @@ from pathkernel_views.table import Table
 SMALL = ["run", "hidden-markov", "--examples", "8", "--test-examples", "6", "--no-figures"]
 
 
-@pytest.fixture
-def invoke(capsys, monkeypatch, tmp_path):
-    """Run the command line in an empty folder, 80 columns wide → (status, stdout, stderr)."""
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(autouse=True)
+def eighty_columns(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-
-    def run(*arguments):
-        with pytest.raises(SystemExit) as exit_:
-            main(list(arguments))
-        captured = capsys.readouterr()
-        return exit_.value.code, captured.out, captured.err
-
-    return run
 
 
 def table(name, caption, **settings):

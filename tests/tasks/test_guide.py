@@ -4,11 +4,9 @@ import re
 from pathlib import Path
 
 import numpy as np
-import pytest
 import xarray as xr
 
 import pathkernel_core as pk
-from pathkernel.main import main
 from pathkernel_tasks.heads_file import read_heads
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "bring-your-own.md").read_text(encoding="utf-8")
@@ -16,20 +14,6 @@ GUIDE = (Path(__file__).parents[2] / "docs" / "bring-your-own.md").read_text(enc
 
 def blocks(language):
     return re.findall(rf"^```{language}\n(.*?)^```", GUIDE, flags=re.MULTILINE | re.DOTALL)
-
-
-@pytest.fixture
-def invoke(capsys, monkeypatch, tmp_path):
-    """Run the command line in an empty folder → (exit status, stdout, stderr)."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments):
-        with pytest.raises(SystemExit) as exit_:
-            main(list(arguments))
-        captured = capsys.readouterr()
-        return exit_.value.code, captured.out, captured.err
-
-    return run
 
 
 def test_five_minutes(invoke, monkeypatch, tmp_path):
