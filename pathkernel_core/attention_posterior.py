@@ -134,10 +134,10 @@ class AttentionPosterior:
             raise ValueError(
                 "network must have heads that share their weights: leave shared=False out"
             )
-        for number, (width, size) in enumerate(zip(self.network.widths, self.network.sizes)):
+        for level, (width, size) in enumerate(zip(self.network.widths, self.network.sizes), 1):
             if width < size:
                 raise ValueError(
-                    f"width N_{number} = {width:g} is smaller than the size {size} of its order "
+                    f"width N_{level} = {width:g} is smaller than the size {size} of its order "
                     "parameter, whose log evidence is not defined at the saddle point; use a width "
                     f"of at least {size}"
                 )

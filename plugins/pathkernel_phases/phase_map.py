@@ -224,9 +224,9 @@ def _is_positive(values: np.ndarray) -> bool:
 
 
 _EXAMPLES = {
-    "variance": ".02,.05,.1,.2,.5,1",
-    "input_scale": ".1,.2,.5,1",
-    "temperature": ".001,.01,.1",
+    "variance": "0.02,0.05,0.1,0.2,0.5,1",
+    "input_scale": "0.1,0.2,0.5,1",
+    "temperature": "0.001,0.01,0.1",
     "width": "10,30,100,300",
 }
 

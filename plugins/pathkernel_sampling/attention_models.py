@@ -324,7 +324,7 @@ def attention_model(name: str, posterior: AttentionPosterior) -> JointModel | Ma
     if name not in names:
         raise ValueError(unknown_name("model", name, names))
     if name == "marginal-next-order" and math.isinf(posterior.network.widths[0]):
-        raise ValueError("width N_0 is infinite: there is no next order; take marginal")
+        raise ValueError("width N_1 is infinite: there is no next order; take marginal")
     if name not in MODELS:
         return MarginalModel(posterior, name != "marginal")
     for width in posterior.network.widths:

@@ -252,7 +252,7 @@ def test_batches_of_examples_sum_up(monkeypatch):
         ({"variances": None}, "no layer has parameters to learn"),
         ({"temperature": 0}, "temperature must be positive"),
         ({"network": pk.Network((2, 1), 20)}, r"network has heads \(2, 1\), but layers have"),
-        ({"network": pk.Network((2, 2), 3)}, "width N_0 = 3 is smaller than the size 4 of its"),
+        ({"network": pk.Network((2, 2), 3)}, "width N_1 = 3 is smaller than the size 4 of its"),
     ],
 )
 def test_arguments_are_checked(change, message):
