@@ -18,9 +18,26 @@ nox.options.download_python = "never"
 nox.options.error_on_missing_interpreters = False
 nox.options.reuse_existing_virtualenvs = False
 
-PYTHONS = ("3.11", "3.12", "3.13")
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+if shutil.which("pyenv"):  # whose launchers on PATH work only for versions that are selected
+    _installed = subprocess.run(["pyenv", "versions", "--bare"], capture_output=True, text=True)
+    _selected = [v for v in _installed.stdout.split() if v.rpartition(".")[0] in PYTHONS]
+    os.environ.setdefault("PYENV_VERSION", ":".join(_selected))
+
+
+def _runs(version):
+    """Whether this version of Python is on PATH, and starts."""
+    command = shutil.which(f"python{version}")
+    return (
+        bool(command) and subprocess.run([command, "-c", ""], capture_output=True).returncode == 0
+    )
+
+
 _running = f"{sys.version_info.major}.{sys.version_info.minor}"
-PYTHON = _running if _running in PYTHONS else PYTHONS[0]  # of the sessions that need only one
+PRESENT = [version for version in PYTHONS if version == _running or _runs(version)]
+if not PRESENT:
+    sys.exit(f"No Python of {', '.join(PYTHONS)} is on PATH: install one, and run nox again.")
+PYTHON = PRESENT[-1]  # of sessions that need only one
 # A process per core; each begins with a share of the tests and takes over what others have left.
 WORKERS = ("-n", "auto", "--maxprocesses", "4", "--dist", "worksteal")
 ENVIRONMENT = {
@@ -31,7 +48,8 @@ ENVIRONMENT = {
 }
 # beside those of the extras; scikit-learn is a reference to test against, and with Dask
 # `xr.open_zarr` gives other arrays than without, as in the sessions that lack it
-LIBRARIES = ("array-api-strict>=2.3", "dask>=2025.9", "scikit-learn>=1.5", "torch==2.13.0")
+LIBRARIES = ("array-api-strict>=2.3", "dask>=2025.9", "scikit-learn>=1.5")
+TORCH = "torch==2.13.0"
 
 MUTATED = {  # room: its package, and the tests that are to notice a change
     "core": ("pathkernel_core", "tests/core"),
@@ -97,16 +115,66 @@ def lint(session):
 
 @nox.session(python=PYTHON)
 def tests(session):
-    """Run the whole suite, with everything that is optional and on every array library."""
+    """Run all tests but those of PyTorch, with all else that is optional, on the newest Python."""
     session.install(".[sampling,training]", *_group("test"), *LIBRARIES)
-    _test(session, "-m", "not slow")
+    _test(session, "-m", "not slow and not torch")
+
+
+_served = {}  # session that needs PyTorch: the version of Python on which it ran
+
+
+def _install_torch(session):
+    """Install PyTorch where its CPU build is at hand, once a session; else skip.
+
+    Elsewhere than the CPU build it takes gigabytes of libraries for a GPU.
+    """
+    name = session.name.partition("-")[0]
+    if name in _served:
+        session.skip(f"{name} has run on Python {_served[name]}")
+    if session.venv_backend == "uv":
+        pip = ("uv", "pip")
+    else:
+        session.install("pip")
+        pip = ("python", "-m", "pip")
+    command = (*pip, "install", "--dry-run", TORCH)
+    quiet = {"silent": True, "log": False, "external": True, "success_codes": range(256)}
+    answer = session.run(*command, **quiet)
+    if "nvidia-" in answer:
+        session.skip(f"{TORCH} has only a build for GPUs here, for Python {session.python}")
+    if "torch" not in answer.partition("Would install")[2]:
+        session.skip(f"{TORCH} has no build here for Python {session.python}")
+    session.install(TORCH)
+    _served[name] = session.python
+
+
+@nox.session(python=PYTHONS[::-1])
+def tests_torch(session):
+    """Run the tests of PyTorch, on the newest Python for which its CPU build is at hand.
+
+    On another than that of the session tests, run also what depends on the version of Python.
+    """
+    _install_torch(session)
+    session.install(".[sampling,training]", *_group("test"), *LIBRARIES, TORCH)
+    marked = "torch" if session.python == PYTHON else "(torch or version)"
+    _test(session, "-m", f"{marked} and not slow")
+
+
+@nox.session(python=PYTHONS[::-1], default=False)
+def tests_models(session):
+    """Run the tests of live models with every library that they name; as tests_torch."""
+    _install_torch(session)
+    libraries = ("transformers>=5", "timm", "peft", "accelerate", "transformer-lens")
+    session.install(".", *_group("test"), *LIBRARIES, TORCH, *libraries)
+    _test(session, "-m", "torch and not slow", "tests/capture")
 
 
 @nox.session(python=[version for version in PYTHONS if version != PYTHON])
 def tests_versions(session):
     """Run what depends on the version of Python, with nothing that is optional."""
+    if _served.get("tests_torch") == session.python:
+        session.skip("the session tests_torch has run these tests, too")
     session.install(".", *_group("test"))
-    _test(session, "-m", "version and not slow")
+    _test(session, "-m", "version and not slow and not torch")
 
 
 @nox.session(python=PYTHON, default=False)
@@ -150,13 +218,14 @@ def coverage(session):
     _test(session, "--cov", "--cov-report=term")
 
 
-@nox.session(python=PYTHON, default=False)
+@nox.session(python=PYTHONS[::-1], default=False)
 def docs(session):
     """Build the site into build/site, and check its links, its names and its commands.
 
     Tutorials are executed, in three minutes; ``-- -D nb_execution_mode=off`` leaves that out.
     """
-    session.install(".[sampling,training]", *_group("docs"), *_group("test"), LIBRARIES[-1])
+    _install_torch(session)
+    session.install(".[sampling,training]", *_group("docs"), *_group("test"), TORCH)
     shutil.rmtree("docs/reference/api", ignore_errors=True)
     kept = Path(session.create_tmp()).resolve() / "doctrees"
     build = ("sphinx-build", "-n", "-W", "--keep-going", "-d", str(kept), *session.posargs)

@@ -1,10 +1,14 @@
 """Array libraries to test on, data to test with, and one thread for everything."""
 
+import collections
 import functools
 import gc
 import importlib
+import importlib.metadata
 import importlib.util
+import inspect
 import os
+import platform
 import re
 from pathlib import Path
 
@@ -14,11 +18,18 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # One thread as the commands have it: another number rounds differently. Tests compile far more than
 # they compute: without passes over machine code, and with the compiler's older way to make kernels,
 # that takes a half to a fifth of the time. (It reads flags up to the first word without dashes.)
-os.environ.setdefault(
-    "XLA_FLAGS",
-    "--xla_cpu_multi_thread_eigen=false "
-    "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false",
-)
+# A flag that the installed compiler does not know would end the process without a word.
+REFUSED: list[str] = []
+if "PYTEST_XDIST_WORKER" not in os.environ:  # which has the accepted ones of the process above it
+    from pathkernel.compiler_flags import accepted_flags, refusal
+
+    os.environ["XLA_FLAGS"], REFUSED = accepted_flags(
+        os.environ.get(
+            "XLA_FLAGS",
+            "--xla_cpu_multi_thread_eigen=false "
+            "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false",
+        )
+    )
 
 import hypothesis
 import numpy as np
@@ -74,6 +85,15 @@ def pytest_configure(config):
             raise pytest.UsageError(f"--backend {name}: {name} is not installed or has no device")
 
 
+def pytest_report_header():
+    """Versions that decide what a run shows, and flags of the compiler that it goes without."""
+    versions = [f"Python {platform.python_version()}"]
+    for name in ("numpy", "scipy", "xarray", "zarr", "jax", "arviz-stats", "torch", "transformers"):
+        if importlib.util.find_spec(name.replace("-", "_")):
+            versions.append(f"{name} {importlib.metadata.version(name)}")
+    return [", ".join(versions), *([refusal(REFUSED)] if REFUSED else [])]
+
+
 def pytest_generate_tests(metafunc):
     chosen = metafunc.config.getoption("--backend") or [name for name in MODULES if _usable(name)]
     if "library" in metafunc.fixturenames:
@@ -85,10 +105,51 @@ def pytest_generate_tests(metafunc):
 
 def pytest_collection_modifyitems(items):
     for item in items:
+        if _needs_torch(item):
+            item.add_marker(pytest.mark.torch)
         if {"library", "derivative"} & set(item.fixturenames):
             item.add_marker(pytest.mark.backend)
         if any(_is_slow_on_jax(item, marker.kwargs) for marker in item.iter_markers("slow_on_jax")):
             item.add_marker(pytest.mark.slow)
+
+
+def _needs_torch(item):
+    """Whether a test skips without PyTorch: by its parameters, its module or its own source."""
+    if isinstance(item, pytest.Function):
+        if "torch" in map(str, getattr(item, "callspec", item).__dict__.get("params", {}).values()):
+            return True
+        return _asks_for_torch(item.module, "") or _asks_for_torch(item.function, r"\s+")
+    return False
+
+
+@functools.cache
+def _asks_for_torch(part, indented):
+    asking = rf"^{indented}[^#\n]*importorskip\(\"torch\""
+    return re.search(asking, inspect.getsource(part), flags=re.MULTILINE) is not None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item):
+    """A session without PyTorch leaves out what has the marker; what skips has to have it."""
+    report = yield
+    if report.skipped and "torch" in report.longrepr[-1] and not item.get_closest_marker("torch"):
+        report.outcome = "failed"
+        report.longrepr = f"{item.nodeid} skips without PyTorch: give it the marker torch"
+    return report
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter):
+    """List what was skipped, and why, a line for each reason."""
+    files = collections.defaultdict(collections.Counter)
+    for report in terminalreporter.stats.get("skipped", ()):
+        reason = report.longrepr[-1] if isinstance(report.longrepr, tuple) else report.longrepr
+        files[reason.removeprefix("Skipped: ")][report.nodeid.partition("::")[0]] += 1
+    if files:
+        terminalreporter.section("skipped, and why")
+    for reason, counts in sorted(files.items()):
+        places = ", ".join(f"{file} ({count})" for file, count in sorted(counts.items()))
+        terminalreporter.line(f"{reason}: {places}")
 
 
 def _is_slow_on_jax(item, values_of):

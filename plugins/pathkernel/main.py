@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import importlib.metadata
+import importlib.util
 import logging
 import os
+import platform
 import signal
 import sys
+import textwrap
 import traceback
 import warnings
 from collections.abc import Mapping, Sequence
@@ -15,6 +20,7 @@ from typing import Any
 import click
 
 from pathkernel.command_groups import SuggestingGroup
+from pathkernel.jax_settings import described_flags
 from pathkernel.output import INTERRUPTED, say
 from pathkernel.result_command import check_result_names, result_command
 from pathkernel.run_command import check_task_names
@@ -24,9 +30,21 @@ from pathkernel_core.result import Result
 from pathkernel_core.text import shortened
 from pathkernel_datasets.errors import StudyWarning
 
+_LIBRARIES = (  # of which reports of defects give the versions
+    *("numpy", "scipy", "xarray", "zarr", "altair", "jax", "jaxlib", "blackjax", "arviz-stats"),
+    *("torch", "transformers", "cupy-cuda12x", "cupy-cuda13x"),
+)
+
 
 @click.group(cls=SuggestingGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="pathkernel")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=lambda context, _, asked: _print_version(context) if asked else None,
+    help="Show the version, those of the libraries, and flags of JAX's compiler.",
+)
 @click.option("--traceback", is_flag=True, help="Show where in the code an error was raised.")
 @click.option(
     "--log-level",
@@ -48,6 +66,18 @@ def pathkernel(context: click.Context, traceback: bool, log_level: str) -> None:
     context.call_on_close(lambda: logger.removeHandler(handler))
     context.call_on_close(lambda level=logger.level: logger.setLevel(level))
     logger.setLevel(log_level.upper())
+
+
+def _print_version(context: click.Context) -> None:
+    click.echo(f"pathkernel, version {importlib.metadata.version('pathkernel')}")
+    versions = [f"Python {platform.python_version()}"]
+    for name in _LIBRARIES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions.append(f"{name} {importlib.metadata.version(name)}")
+    click.echo(textwrap.fill(", ".join(versions), 100))
+    if importlib.util.find_spec("jaxlib"):
+        click.echo(described_flags())
+    context.exit()
 
 
 class _Stderr(logging.Handler):

@@ -30,11 +30,28 @@ def test_what_is_compiled_is_kept_for_processors_of_a_kind(environment, tmp_path
 
 
 def test_what_the_user_says_stands(environment):
-    said = {"JAX_COMPILATION_CACHE_DIR": "", "JAX_ENABLE_X64": "0", "XLA_FLAGS": "--mine"}
+    said = {
+        "JAX_COMPILATION_CACHE_DIR": "",
+        "JAX_ENABLE_X64": "0",
+        "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=true",
+    }
     environment |= said
     prepare_jax()
     assert {name: environment[name] for name in said} == said
     assert "JAX_COMPILATION_CACHE_MAX_SIZE" not in environment
+
+
+@pytest.mark.parametrize(("given", "level"), [(None, "INFO"), ("--a --b", "WARNING")])
+def test_flags_that_are_left_out_are_logged(environment, monkeypatch, caplog, given, level):
+    """Ours at a level that nobody sees unasked, the user's as a warning."""
+    monkeypatch.setattr(jax_settings, "remembered_flags", lambda flags, _: ("--a", ["--b"]))
+    monkeypatch.setattr(jax_settings, "refusal", " ".join)
+    if given:
+        environment["XLA_FLAGS"] = given
+    with caplog.at_level("INFO", "pathkernel"):
+        prepare_jax()
+    assert environment["XLA_FLAGS"] == "--a"
+    assert [(record.levelname, record.message) for record in caplog.records] == [(level, "--b")]
 
 
 def test_without_a_cache_folder_nothing_is_kept(environment, tmp_path):

@@ -1,0 +1,93 @@
+"""Flags of the compiler are asked for before they are set."""
+
+import importlib.metadata
+import importlib.util
+import os
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pathkernel import compiler_flags
+from pathkernel.compiler_flags import accepted_flags, remembered_flags
+
+needs_jax = pytest.mark.skipif(
+    importlib.util.find_spec("jaxlib") is None, reason="jaxlib is not installed"
+)
+KNOWN = "--xla_cpu_multi_thread_eigen=false"
+MADE_UP = "--xla_cpu_made_up_on_purpose=true"
+
+
+@needs_jax
+def test_a_flag_that_the_compiler_does_not_know_is_left_out():
+    accepted = f"{KNOWN} intra_op_parallelism_threads=1"
+    assert accepted_flags(accepted) == (accepted, [])
+    assert accepted_flags(f"{MADE_UP} {accepted}") == (accepted, [MADE_UP])
+    assert accepted_flags(MADE_UP) == ("", [MADE_UP])
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Words that a compiler knows, in place of the one that is installed; questions asked so far."""
+    known, questions = {"--a", "--b=1", "--c=no"}, []
+
+    def starts_with(flags):
+        questions.append(flags)
+        return {word for word in flags.split() if word.startswith("-")} <= known
+
+    monkeypatch.setattr(compiler_flags, "_starts_with", starts_with)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "1.0")
+    return known, questions
+
+
+@settings(max_examples=100)
+@given(words=st.lists(st.sampled_from(["--a", "--b=1", "--c=no", "--d", "--e=2", "plain=1"])))
+def test_whatever_is_unknown_is_left_out_and_nothing_else(words, asked):
+    known, _ = asked
+    accepted, refused = accepted_flags(" ".join(["--a", *words]))
+    unknown = [word for word in words if word.startswith("-") and word not in known]
+    assert refused == unknown
+    assert accepted.split() == ["--a", *(word for word in words if word not in unknown)]
+
+
+def test_a_compiler_that_never_starts_keeps_its_flags(asked, monkeypatch):
+    """Whoever imports JAX then sees why."""
+    monkeypatch.setattr(compiler_flags, "_starts_with", lambda flags: False)
+    assert accepted_flags("--a --d") == ("--a --d", [])
+
+
+def test_files_of_flags_and_machines_without_jax_are_left_alone(asked, monkeypatch):
+    assert accepted_flags("flags.txt") == ("flags.txt", [])
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert accepted_flags("--d") == ("--d", [])
+    assert asked[1] == []
+
+
+def test_a_compiler_is_asked_once(asked, tmp_path, monkeypatch):
+    answers = [remembered_flags("--a --d", tmp_path) for _ in range(2)]
+    assert answers == [("--a", ["--d"])] * 2
+    first = len(asked[1])
+    assert first == 4  # all, each, and those that are left
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "1.1")
+    remembered_flags("--a --d", tmp_path)
+    assert len(asked[1]) == 2 * first
+    assert remembered_flags("--a --d", tmp_path / "missing") == ("--a", ["--d"])
+
+
+@needs_jax
+def test_a_refused_flag_is_told_and_the_command_goes_on(tmp_path):
+    environment = {"XLA_FLAGS": f"{MADE_UP} {KNOWN}", "XDG_CACHE_HOME": str(tmp_path)}
+    process = subprocess.run(
+        [sys.executable, "-m", "pathkernel", "--version"],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    *_, line = process.stdout.splitlines()
+    version = importlib.metadata.version("jaxlib")
+    left_out = f"left out of XLA_FLAGS, unknown to jaxlib {version}: {MADE_UP}"
+    assert line == f"XLA_FLAGS: {KNOWN}; {left_out}"
