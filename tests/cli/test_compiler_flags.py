@@ -30,7 +30,7 @@ def test_a_flag_that_the_compiler_does_not_know_is_left_out():
 
 @pytest.fixture
 def asked(monkeypatch):
-    """Words that a compiler knows, in place of the one that is installed; questions asked so far."""
+    """Words that a made-up compiler knows, and the questions that it was asked."""
     known, questions = {"--a", "--b=1", "--c=no"}, []
 
     def starts_with(flags):
