@@ -165,7 +165,7 @@ def tests_models(session):
     _install_torch(session)
     libraries = ("transformers>=5", "timm", "peft", "accelerate", "transformer-lens")
     session.install(".", *_group("test"), *LIBRARIES, TORCH, *libraries)
-    _test(session, "-m", "torch and not slow", "tests/capture")
+    _test(session, "-m", "torch and not slow", "tests/live")
 
 
 @nox.session(python=[version for version in PYTHONS if version != PYTHON])
@@ -208,7 +208,7 @@ def tests_newest(session):
 def tests_distributed(session):
     """Compute with workers of Dask, one of which is killed; seconds of several processes."""
     session.install(".[distributed]", *_group("test"))
-    _test(session, "tests/datasets/test_workers.py")
+    _test(session, "tests/datasets/run/test_workers.py")
 
 
 @nox.session(python=PYTHON, default=False)
@@ -320,7 +320,8 @@ def wheel(session):
             if name not in shipped:
                 session.error(f"{built.name} lacks {name}")
     names = [Path(package).name for package in PACKAGES]
-    imports = ", ".join(name for name in names if name != "pathkernel_capture")  # needs PyTorch
+    with_torch = ("pathkernel_models", "pathkernel_capture")
+    imports = ", ".join(name for name in names if name not in with_torch)
     session.run("python", "-W", "error", "-c", f"import {imports}")
     names = "print(len(dir(pk)), pk.minimise_action, pk.HiddenMarkov, pk.Samples, pk.HeadScores)"
     session.run("python", "-W", "error", "-c", f"import pathkernel as pk; {names}")

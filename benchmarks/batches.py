@@ -24,8 +24,8 @@ from rich.table import Table
 import pathkernel_core as pk
 from benchmarks.measuring import cpu_seconds, one_thread, timed
 from benchmarks.problems import BenchmarkProblem, images, markov
-from pathkernel_core import costs
-from pathkernel_core.kernels import PathKernels
+from pathkernel_core.energy import costs
+from pathkernel_core.energy.problem import PathKernels
 from pathkernel_one_shot.task import OneShotImages
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 

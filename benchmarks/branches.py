@@ -15,10 +15,10 @@ import numpy as np
 
 import pathkernel_core as pk
 from benchmarks.chains import sample
-from pathkernel_datasets.prepared import array_library, prepare_data
-from pathkernel_datasets.study import Study
-from pathkernel_sampling.evidence import log_evidence
-from pathkernel_sampling.models import build_model, position_at
+from pathkernel_datasets.study.prepared import array_library, prepare_data
+from pathkernel_datasets.study.study import Study
+from pathkernel_sampling.chains.evidence import log_evidence
+from pathkernel_sampling.models.models import build_model, position_at
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 
 POINTS = [  # variances, scale of the inputs, widths

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 from arviz_stats.base import array_stats
 
-from pathkernel_sampling.chains import draw, warm_up
+from pathkernel_sampling.chains.chain import draw, warm_up
 
 
 def sample(model, chains, warm_up_steps, draws, seed=7, position=None):

@@ -11,9 +11,9 @@ import sys
 import numpy as np
 import xarray as xr
 
-from pathkernel_datasets.measures import Measure, choices_of, measures_of
-from pathkernel_datasets.reading import open_study
-from pathkernel_datasets.temperature_choice import choose
+from pathkernel_datasets.folder.reading import open_study
+from pathkernel_datasets.selection.temperature_choice import choose
+from pathkernel_datasets.variables.measures import Measure, choices_of, measures_of
 
 CHOSEN = ("test", "validation", "leave-one-out", "evidence")
 

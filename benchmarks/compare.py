@@ -29,7 +29,7 @@ from benchmarks.measuring import (
     timed,
     to_library,
 )
-from pathkernel_core.backend import to_host
+from pathkernel_core.arrays.backend import to_host
 
 TOLERANCE = 1e-5  # of the comparison with today's practice
 SAME_ACTION = 1e-7

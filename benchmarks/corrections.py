@@ -10,8 +10,8 @@ from scipy.special import gammaln
 
 import pathkernel_core as pk
 from benchmarks.chains import mean_and_error, sample
-from pathkernel_sampling.corrections import next_order, predict_next_order
-from pathkernel_sampling.models import build_model
+from pathkernel_sampling.corrections.next_order import next_order, predict_next_order
+from pathkernel_sampling.models.models import build_model
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 
 

@@ -4,9 +4,9 @@
     python -m benchmarks.costs --heads 32,32 --examples 600 --inputs 64 --widths 1000,100
 
 The first prints the times of single evaluations beside what the model says, and last the rates, to
-be put into ``pathkernel_core.costs.RATES``; the second minimises the action of a random problem and
-prints time, memory and evaluations beside the model's. CPU seconds, so that other work on the
-machine matters less.
+be put into ``pathkernel_core.energy.costs.RATES``; the second minimises the action of a random
+problem and prints time, memory and evaluations beside the model's. CPU seconds, so that other work
+on the machine matters less.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from threadpoolctl import threadpool_limits
 
 import pathkernel_core as pk
 from benchmarks.measuring import cpu_seconds, one_thread
-from pathkernel_core import costs
-from pathkernel_core.coordinates import ChainCoordinates
+from pathkernel_core.action.coordinates import ChainCoordinates
+from pathkernel_core.energy import costs
 
 SHAPES = {
     "examples": [

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 import numpy as np
 from scipy import stats
 
-from pathkernel_datasets.stored_study import StoredStudy
-from pathkernel_heads.correlation import Bootstrap, interval, spearman
-from pathkernel_heads.head_game import HeadGame
+from pathkernel_datasets.results.stored_study import StoredStudy
+from pathkernel_pruning.heads.correlation import Bootstrap, interval, spearman
+from pathkernel_pruning.heads.head_game import HeadGame
 from pathkernel_trained.evaluator import PathEvaluator, PathOutputs
 
 EXAMPLES, RESAMPLES, REPEATS = 50, 2000, 300

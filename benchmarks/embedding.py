@@ -11,8 +11,8 @@ import numpy as np
 
 import pathkernel_core as pk
 from benchmarks.chains import mean_and_error, sample
-from pathkernel_sampling.corrections import next_order
-from pathkernel_sampling.models import build_model
+from pathkernel_sampling.corrections.next_order import next_order
+from pathkernel_sampling.models.models import build_model
 
 WIDTHS, TEMPERATURE, UNITS = (5, 10, 20), 0.1, 2000
 

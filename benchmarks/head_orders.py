@@ -19,13 +19,13 @@ import xarray as xr
 import pathkernel as pk
 from benchmarks.head_models import Batch, HeadModel
 from benchmarks.head_trials import Gained, Trials, counted_passes
-from pathkernel_capture.evaluations import Evaluations
-from pathkernel_capture.state import open_to_capture
-from pathkernel_capture.switching import factors_by_layer
-from pathkernel_heads.evaluated_scores import score_by_evaluation
-from pathkernel_heads.head_game import HeadGame
-from pathkernel_heads.heads import removal_order
-from pathkernel_heads.removal_games import sampled_shapley
+from pathkernel_models.state import open_to_capture
+from pathkernel_models.switching import factors_by_layer
+from pathkernel_pruning.heads.evaluated_scores import score_by_evaluation
+from pathkernel_pruning.heads.head_game import HeadGame
+from pathkernel_pruning.heads.heads import removal_order
+from pathkernel_pruning.heads.removal_games import sampled_shapley
+from pathkernel_pruning.live.evaluations import Evaluations
 
 REFERENCE = "greedy by trial"
 SHAPLEY_ORDERS = 4

@@ -13,10 +13,10 @@ import torch
 from torch import nn
 
 from benchmarks.head_models import Batch, HeadModel
-from pathkernel_capture.families import attention_modules, block_name
-from pathkernel_capture.gains import with_gains
-from pathkernel_capture.watching import replaced_forward
-from pathkernel_core.heads import every_head
+from pathkernel_core.paths.heads import every_head
+from pathkernel_models.families import attention_modules, block_name
+from pathkernel_models.watching import replaced_forward
+from pathkernel_pruning.live.gains import with_gains
 
 
 class Gained:

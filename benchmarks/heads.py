@@ -27,7 +27,7 @@ from benchmarks.head_orders import ORDERS, Drawn, NotDefinedError, Removed
 from benchmarks.head_tables import write_results
 from benchmarks.head_trials import Gained, counted_passes
 from benchmarks.measuring import one_thread
-from pathkernel_core.atomic import replacing
+from pathkernel_core.system.atomic import replacing
 
 QUARTERS = (1, 2, 3)
 """Quarters of the heads that are removed."""

@@ -37,7 +37,7 @@ from PIL import Image
 from safetensors.numpy import save
 
 from pathkernel_core import QueryKey, SufficientStatistics
-from pathkernel_core.errors import PathkernelError
+from pathkernel_core.system.errors import PathkernelError
 from pathkernel_one_shot import omniglot
 from pathkernel_one_shot.idx import read_idx
 from pathkernel_one_shot.omniglot import read_archive

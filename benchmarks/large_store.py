@@ -20,14 +20,14 @@ import numpy as np
 import xarray as xr
 
 from benchmarks.measuring import content, one_thread, timed
-from pathkernel_core.progress import Report
-from pathkernel_datasets.computing import Computation, SeedData
-from pathkernel_datasets.piece_files import write_arrays
-from pathkernel_datasets.published import Values
-from pathkernel_datasets.reading import open_study
-from pathkernel_datasets.run_study import compute_study
-from pathkernel_datasets.study import Study
-from pathkernel_datasets.study_folder import STUDY, Piece
+from pathkernel_core.system.progress import Report
+from pathkernel_datasets.folder.piece_files import write_arrays
+from pathkernel_datasets.folder.published import Values
+from pathkernel_datasets.folder.reading import open_study
+from pathkernel_datasets.folder.study_folder import STUDY, Piece
+from pathkernel_datasets.run.computing import Computation, SeedData
+from pathkernel_datasets.run.run_study import compute_study
+from pathkernel_datasets.study.study import Study
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 
 WIDTHS = tuple(range(10, 110, 10))

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pathkernel_core import Network, Realisation
-from pathkernel_sampling.likelihood import pytree
+from pathkernel_sampling.models.likelihood import pytree
 
 
 @pytree(("inputs", "attention", "labels", "temperature"), ("network",))

@@ -15,9 +15,9 @@ from arviz_stats.base import array_stats
 
 import pathkernel_core as pk
 from benchmarks.chains import mean_and_error, sample
-from pathkernel_sampling.attention_corrections import next_order_density
-from pathkernel_sampling.attention_models import attention_model
-from pathkernel_sampling.corrections import next_order, predict_next_order
+from pathkernel_sampling.attention.corrections import next_order_density
+from pathkernel_sampling.attention.models import attention_model
+from pathkernel_sampling.corrections.next_order import next_order, predict_next_order
 from pathkernel_tasks.copying import Copying
 from pathkernel_tasks.single_location import SingleLocation
 from pathkernel_views.chart import Chart, save_charts

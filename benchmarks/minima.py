@@ -20,9 +20,9 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 import pathkernel_core as pk
-from pathkernel_core.coordinates import ChainCoordinates
-from pathkernel_datasets.prepared import array_library, prepare_data
-from pathkernel_datasets.study import Study
+from pathkernel_core.action.coordinates import ChainCoordinates
+from pathkernel_datasets.study.prepared import array_library, prepare_data
+from pathkernel_datasets.study.study import Study
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 
 Problem = tuple[str, np.ndarray, np.ndarray, pk.Network, float]

@@ -7,10 +7,11 @@ import numpy as np
 from numpyro.infer import MCMC, NUTS
 from numpyro.infer.hmc import HMCState
 
-from pathkernel_core.sampler import Model
+from pathkernel_core.contracts.sampler import Model
 
 _FIELDS = ("num_steps", "diverging")
-_STEPS_PER_DIMENSION = 10  # of a warm-up with a dense mass matrix, as in pathkernel_sampling.chains
+# of a warm-up with a dense mass matrix, as in pathkernel_sampling.chains.chain
+_STEPS_PER_DIMENSION = 10
 _MAX_TREE_DEPTH = 10
 
 

@@ -14,7 +14,7 @@ import sys
 import numpy as np
 
 import pathkernel_core as pk
-from pathkernel_core.task import Examples
+from pathkernel_core.contracts.task import Examples
 from pathkernel_one_shot.held_out import TEST_SETS, VALIDATION, episode_set
 from pathkernel_one_shot.tokens import WIDTH, patches
 from pathkernel_trained.bundled import heads_path

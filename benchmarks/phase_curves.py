@@ -16,10 +16,10 @@ import warnings
 import numpy as np
 
 import pathkernel as pk
-from pathkernel_core.coexistence import ActionFamily, System, follow
-from pathkernel_core.crossing_curves import CrossingPoint
-from pathkernel_core.minima import MOST_STARTS
-from pathkernel_core.spinodals import Spinodal
+from pathkernel_core.action.minima import MOST_STARTS
+from pathkernel_core.phases.coexistence import ActionFamily, System, follow
+from pathkernel_core.phases.crossing_curves import CrossingPoint
+from pathkernel_core.phases.spinodals import Spinodal
 from pathkernel_phases.phase_plane import PhasePlane
 
 WIDTH = 10

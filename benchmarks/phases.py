@@ -25,11 +25,11 @@ from scipy.stats import multivariate_t
 
 import pathkernel_core as pk
 from benchmarks.chains import mean_and_error, sample
-from pathkernel_core.coexistence import ActionFamily, BranchPoint, crossings_between, follow
-from pathkernel_core.sampler import Model
-from pathkernel_core.spinodals import spinodal_towards
-from pathkernel_sampling.chains import ChainState, draw, warm_up
-from pathkernel_sampling.models import build_model, position_at
+from pathkernel_core.contracts.sampler import Model
+from pathkernel_core.phases.coexistence import ActionFamily, BranchPoint, crossings_between, follow
+from pathkernel_core.phases.spinodals import spinodal_towards
+from pathkernel_sampling.chains.chain import ChainState, draw, warm_up
+from pathkernel_sampling.models.models import build_model, position_at
 
 HEADS, WIDTH, TEMPERATURE = (2,), 20, 0.01
 XI = 0.1 * np.random.default_rng(3).normal(size=(20, 2, 4))

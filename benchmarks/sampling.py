@@ -47,8 +47,8 @@ def measure(name: str, options: argparse.Namespace) -> dict:
     import pathkernel_core as pk
     from benchmarks.chains import mean_and_error
     from benchmarks.layer_by_layer import LayerByLayer
-    from pathkernel_sampling.chains import draw, warm_up
-    from pathkernel_sampling.models import build_model
+    from pathkernel_sampling.chains.chain import draw, warm_up
+    from pathkernel_sampling.models.models import build_model
     from pathkernel_tasks.hidden_markov import HiddenMarkov
 
     task = HiddenMarkov()

@@ -9,8 +9,8 @@ import numpy as np
 
 import pathkernel_core as pk
 from benchmarks.chains import mean_and_error, sample
-from pathkernel_sampling.corrections import next_order
-from pathkernel_sampling.models import build_model
+from pathkernel_sampling.corrections.next_order import next_order
+from pathkernel_sampling.models.models import build_model
 
 SKIPS = ((0.7, 0.7), (0.5, 1.2))
 TEMPERATURE, BASE = 0.1, 10  # width at which there is one copy of the examples

@@ -182,7 +182,7 @@ def _link_names(app: Sphinx, doctree: nodes.document) -> None:
 def _resolve(
     app: Sphinx, env: BuildEnvironment, node: pending_xref, text: nodes.Element
 ) -> nodes.Element | None:
-    """Resolve a name such as ``pathkernel_core.task.Task``; internals stay text."""
+    """Resolve a name such as ``pathkernel_core.contracts.task.Task``; internals stay text."""
     if node.get("refdomain") != "py" or (target := pydoc.locate(node["reftarget"])) is None:
         return None
     target = getattr(target, "fget", target)  # of a property

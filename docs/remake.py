@@ -30,11 +30,11 @@ import xarray as xr
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the benchmarks are no package of ours
 
 from benchmarks.choices import choice_rows
-from pathkernel_core.text import number
-from pathkernel_datasets.gains import gains
-from pathkernel_datasets.reading import open_study
-from pathkernel_datasets.selection import Selection
-from pathkernel_datasets.stored_study import StoredStudy
+from pathkernel_core.system.text import number
+from pathkernel_datasets.folder.reading import open_study
+from pathkernel_datasets.results.stored_study import StoredStudy
+from pathkernel_datasets.selection.gains import gains
+from pathkernel_datasets.selection.selection import Selection
 from pathkernel_phases.learning import stored_curves
 from pathkernel_trained.bundled import bundled_digests, heads_path
 from pathkernel_trained.path_network import read_paths

@@ -3,15 +3,41 @@
 Arrays in, arrays out, on whatever array library they come from. See the README for a start.
 """
 
-from pathkernel_core.attention import Attention, AttentionProduct, KeyVectors, QueryKey
-from pathkernel_core.attention_maximum import AttentionMaximum, maximise_attention
-from pathkernel_core.attention_posterior import AttentionDensity, AttentionPosterior
-from pathkernel_core.attention_pullback import attention_gradients
-from pathkernel_core.continuation import minimise_actions
-from pathkernel_core.contraction import attentioned_inputs
-from pathkernel_core.cross_validation import LeaveOneOut, leave_one_out
-from pathkernel_core.differentiable import DifferentiableSolution, differentiable_solution
-from pathkernel_core.errors import (
+from pathkernel_core.action.continuation import minimise_actions
+from pathkernel_core.action.minimise import gp_limit, minimise_action
+from pathkernel_core.action.solution import Minimum, Prediction, Solution, Status
+from pathkernel_core.action.stability import Response, Stability
+from pathkernel_core.contracts.task import Blocks, Examples, Realisation, Task, option
+from pathkernel_core.energy.problem import PathKernels
+from pathkernel_core.energy.statistics import SufficientStatistics, row_batches
+from pathkernel_core.energy.token_kernels import path_kernels
+from pathkernel_core.learned.maximum import AttentionMaximum, maximise_attention
+from pathkernel_core.learned.posterior import AttentionDensity, AttentionPosterior
+from pathkernel_core.paths.contraction import attentioned_inputs
+from pathkernel_core.paths.gated import Gated
+from pathkernel_core.paths.input_kernels import path_kernel, same_path_kernels, total_kernel
+from pathkernel_core.paths.layers import Attention, AttentionProduct, KeyVectors, QueryKey
+from pathkernel_core.paths.network import Network
+from pathkernel_core.paths.order_parameter import (
+    head_scores,
+    order_parameter_from_weights,
+    path_weights,
+    skip_scores,
+)
+from pathkernel_core.paths.pullback import attention_gradients
+from pathkernel_core.prediction.cross_validation import LeaveOneOut, leave_one_out
+from pathkernel_core.prediction.differentiable import (
+    DifferentiableSolution,
+    differentiable_solution,
+)
+from pathkernel_core.prediction.scores import (
+    Alignment,
+    Regression,
+    accuracy,
+    kernel_task_alignment,
+    regression,
+)
+from pathkernel_core.system.errors import (
     CloseMinimaWarning,
     MinimisationError,
     NotPositiveDefiniteError,
@@ -19,29 +45,6 @@ from pathkernel_core.errors import (
     PrecisionError,
     ScaleWarning,
 )
-from pathkernel_core.gated_layers import Gated
-from pathkernel_core.input_kernels import path_kernel, same_path_kernels, total_kernel
-from pathkernel_core.kernels import PathKernels
-from pathkernel_core.minimise import gp_limit, minimise_action
-from pathkernel_core.network import Network
-from pathkernel_core.order_parameter import (
-    head_scores,
-    order_parameter_from_weights,
-    path_weights,
-    skip_scores,
-)
-from pathkernel_core.predictor import (
-    Alignment,
-    Regression,
-    accuracy,
-    kernel_task_alignment,
-    regression,
-)
-from pathkernel_core.solution import Minimum, Prediction, Solution, Status
-from pathkernel_core.stability import Response, Stability
-from pathkernel_core.statistics import SufficientStatistics, row_batches
-from pathkernel_core.task import Blocks, Examples, Realisation, Task, option
-from pathkernel_core.token_kernels import path_kernels
 
 __all__ = [
     "Alignment",

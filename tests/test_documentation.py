@@ -23,7 +23,7 @@ import pytest
 import xarray as xr
 
 import pathkernel
-from pathkernel_core import hooks
+from pathkernel_core.contracts import hooks
 from pathkernel_tasks.custom import Custom
 
 ROOT = Path(__file__).parents[1]
@@ -507,8 +507,8 @@ def test_version_and_date_of_the_release_are_the_same_everywhere():
 
 def test_settings_of_study_files_are_listed():
     from pathkernel.run_command import Running
-    from pathkernel_core.options import declared_options
-    from pathkernel_datasets.study import Study
+    from pathkernel_core.contracts.options import declared_options
+    from pathkernel_datasets.study.study import Study
 
     (named,) = re.findall(r"with underscores: (.*?); the task's own", _page("scripts.md"), re.S)
     assert set(re.findall(r"`(\w+)`", named)) == {
@@ -539,8 +539,8 @@ def _page(name):
 
 def test_data_guide_names_every_variable():
     from pathkernel_analyses.plugin import pathkernel_analyses
-    from pathkernel_core.task import KINDS
-    from pathkernel_datasets.quantities import declared
+    from pathkernel_core.contracts.task import KINDS
+    from pathkernel_datasets.variables.quantities import declared
 
     text = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
     network = SimpleNamespace(outputs=1, has_skips=True)

@@ -64,7 +64,7 @@ def python(tmp_path_factory):
 def test_the_task_is_found_by_its_name(python):
     program = """
 import json
-from pathkernel_core.hooks import load_plugins
+from pathkernel_core.contracts.hooks import load_plugins
 plugins = load_plugins(strict=True)
 (entry,) = [entry for entry in plugins.loaded if entry.name == "third-party-parity"]
 print(json.dumps([entry.distribution, entry.provides, sorted(plugins.tasks),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathkernel_core.errors import PathkernelError
+from pathkernel_core.system.errors import PathkernelError
 
 
 class StudyError(PathkernelError, RuntimeError):

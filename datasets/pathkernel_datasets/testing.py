@@ -21,17 +21,17 @@ import numpy as np
 import xarray as xr
 from rich.console import Console
 
-from pathkernel_core.analysis import Analysis
-from pathkernel_core.attention import AttentionProduct
-from pathkernel_core.hooks import Plugins, load_plugins
-from pathkernel_core.options import NAME_PATTERN, option
-from pathkernel_core.progress import Progress
-from pathkernel_core.result import Result
-from pathkernel_core.task import Examples, Realisation, Task
-from pathkernel_datasets.reading import open_study
-from pathkernel_datasets.run_result import run_result
-from pathkernel_datasets.run_study import run_study
-from pathkernel_datasets.study import Study
+from pathkernel_core.contracts.analysis import Analysis
+from pathkernel_core.contracts.hooks import Plugins, load_plugins
+from pathkernel_core.contracts.options import NAME_PATTERN, option
+from pathkernel_core.contracts.result import Result
+from pathkernel_core.contracts.task import Examples, Realisation, Task
+from pathkernel_core.paths.layers import AttentionProduct
+from pathkernel_core.system.progress import Progress
+from pathkernel_datasets.folder.reading import open_study
+from pathkernel_datasets.results.run_result import run_result
+from pathkernel_datasets.run.run_study import run_study
+from pathkernel_datasets.study.study import Study
 
 _OF_RESULTS = frozenset(("folder", "figures", "help"))  # options that every result's command has
 

@@ -19,7 +19,7 @@ def check(folder: Path) -> None:
     Reads all files of the study and of its results. Exit status 1 if any is damaged. The command
     that computed the study, or the result, mends it when it is run again.
     """
-    from pathkernel_datasets.check import check as read_all
+    from pathkernel_datasets.folder.check import check as read_all
 
     checked = read_all(folder)
     damage = [("study", fault) for fault in checked.study]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from pathkernel_core.hooks import unknown_name
+from pathkernel_core.contracts.hooks import unknown_name
 
 _HYPHEN = "\N{NON-BREAKING HYPHEN}"
 

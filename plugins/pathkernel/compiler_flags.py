@@ -14,7 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pathkernel_core.atomic import replacing
+from pathkernel_core.system.atomic import replacing
 
 # jaxlib alone starts in a sixth of the time that JAX takes, but its names may go
 _START = """

@@ -24,10 +24,10 @@ from pathkernel.jax_settings import described_flags
 from pathkernel.output import INTERRUPTED, say
 from pathkernel.result_command import check_result_names, result_command
 from pathkernel.run_command import check_task_names
-from pathkernel_core.errors import PathkernelError
-from pathkernel_core.hooks import PluginError, Plugins, load_plugins
-from pathkernel_core.result import Result
-from pathkernel_core.text import shortened
+from pathkernel_core.contracts.hooks import PluginError, Plugins, load_plugins
+from pathkernel_core.contracts.result import Result
+from pathkernel_core.system.errors import PathkernelError
+from pathkernel_core.system.text import shortened
 from pathkernel_datasets.errors import StudyWarning
 
 _LIBRARIES = (  # of which reports of defects give the versions

@@ -12,8 +12,8 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from pathkernel_core.hooks import PluginError
-from pathkernel_core.options import (
+from pathkernel_core.contracts.hooks import PluginError
+from pathkernel_core.contracts.options import (
     Options,
     bounds,
     checked,
@@ -23,7 +23,7 @@ from pathkernel_core.options import (
     option_type,
     takes_several,
 )
-from pathkernel_core.text import number
+from pathkernel_core.system.text import number
 
 _LONGEST_CHOICES = 60  # letters of choices in a placeholder
 _LONGEST_RANGE = 100_000
@@ -68,7 +68,7 @@ def value_of_text(declared: Field, text: str, several: bool = False) -> Any:
     Raises
     ------
     TypeError, ValueError
-        As :func:`pathkernel_core.options.checked` does.
+        As :func:`pathkernel_core.contracts.options.checked` does.
     """
     if several:
         values = tuple(value_of_text(declared, part) for part in text.split(","))

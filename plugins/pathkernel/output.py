@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from pathkernel_core.local_files import check_local
-from pathkernel_core.text import printable
+from pathkernel_core.system.local_files import check_local
+from pathkernel_core.system.text import printable
 
 if TYPE_CHECKING:
     from pathkernel_views.chart import Chart

@@ -8,7 +8,7 @@ from pathkernel.check_command import check
 from pathkernel.run_command import run
 from pathkernel.show_commands import plot, plugins, report, show
 from pathkernel.train_command import train
-from pathkernel_core.hooks import hookimpl
+from pathkernel_core.contracts.hooks import hookimpl
 
 
 @hookimpl

@@ -28,9 +28,9 @@ from pathkernel.output import (
 )
 from pathkernel.selected_parts import views_of_values
 from pathkernel.tables_command import TablesCommand
-from pathkernel_core.hooks import Plugins
-from pathkernel_core.options import declared_options
-from pathkernel_core.result import Result
+from pathkernel_core.contracts.hooks import Plugins
+from pathkernel_core.contracts.options import declared_options
+from pathkernel_core.contracts.result import Result
 
 
 def result_command(result: type[Result]) -> click.Command:
@@ -72,8 +72,8 @@ def _has_out(result: type[Result]) -> bool:
 
 def _run(result: Result, folder: Path, figures: bool, out: Path | None, details: bool) -> None:
     prepare_jax()
-    from pathkernel_datasets.progress_bar import showing_progress
-    from pathkernel_datasets.run_result import run_result
+    from pathkernel_datasets.results.run_result import run_result
+    from pathkernel_datasets.run.progress_bar import showing_progress
 
     plugins = click.get_current_context().find_object(Plugins)
     try:

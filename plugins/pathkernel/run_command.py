@@ -28,10 +28,10 @@ from pathkernel.output import (
 )
 from pathkernel.study_file import SUFFIX, StudyFileError, read_study, values_of
 from pathkernel.tables_command import TablesCommand
-from pathkernel_core.hooks import Plugins, UnknownNameError
-from pathkernel_core.options import option, takes_several
-from pathkernel_core.task import Task
-from pathkernel_datasets.study import OF_TASK, Study
+from pathkernel_core.contracts.hooks import Plugins, UnknownNameError
+from pathkernel_core.contracts.options import option, takes_several
+from pathkernel_core.contracts.task import Task
+from pathkernel_datasets.study.study import OF_TASK, Study
 
 
 class TaskGroup(SuggestingGroup):
@@ -178,7 +178,7 @@ def _run_study(study: Study, running: Running) -> None:
     if study.backend == "jax":
         prepare_jax(threads)
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))  # or OpenMP takes all cores
-    from pathkernel_datasets.workers import workers
+    from pathkernel_datasets.run.workers import workers
 
     out = running.out or Path(study.task.name)
     if out.is_file():
@@ -186,8 +186,8 @@ def _run_study(study: Study, running: Running) -> None:
     plugins = click.get_current_context().find_object(Plugins)
     try:
         with workers(*resources) as executor:  # which import while this process does
-            from pathkernel_datasets.progress_bar import showing_progress
-            from pathkernel_datasets.run_study import run_study
+            from pathkernel_datasets.run.progress_bar import showing_progress
+            from pathkernel_datasets.run.run_study import run_study
 
             with showing_progress() as report:
                 dataset = run_study(
@@ -213,7 +213,7 @@ def _run_study(study: Study, running: Running) -> None:
             wrap=True,
         )
         return
-    from pathkernel_datasets.selection import Selections
+    from pathkernel_datasets.selection.selection import Selections
     from pathkernel_views.study_tables import study_summary
     from pathkernel_views.study_views import still_charts
 

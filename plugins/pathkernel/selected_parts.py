@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pathkernel.options import folder_argument, options_of
-from pathkernel_core.errors import MissingExtraError, PathkernelError
-from pathkernel_core.hooks import Plugins, UnknownNameError, unknown_name
-from pathkernel_core.options import Options, declared_options, option
-from pathkernel_core.result import Result
+from pathkernel_core.contracts.hooks import Plugins, UnknownNameError, unknown_name
+from pathkernel_core.contracts.options import Options, declared_options, option
+from pathkernel_core.contracts.result import Result
+from pathkernel_core.system.errors import MissingExtraError, PathkernelError
 from pathkernel_datasets.errors import StudyError
-from pathkernel_datasets.measures import WORDS
+from pathkernel_datasets.variables.measures import WORDS
 
 if TYPE_CHECKING:
-    from pathkernel_datasets.stored_study import StoredStudy
+    from pathkernel_datasets.results.stored_study import StoredStudy
 
 STUDY = "study"
 """The study itself among its parts; the others are its results."""
@@ -51,8 +51,8 @@ class SelectedParts(Options):
     @cached_property
     def study(self) -> StoredStudy:
         """The study with its results."""
-        from pathkernel_datasets.selection import index_of
-        from pathkernel_datasets.stored_study import StoredStudy
+        from pathkernel_datasets.results.stored_study import StoredStudy
+        from pathkernel_datasets.selection.selection import index_of
 
         study = StoredStudy(self.folder, click.get_current_context().find_object(Plugins))
         if self.seed is not None:

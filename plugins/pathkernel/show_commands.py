@@ -25,8 +25,8 @@ from pathkernel.output import (
 from pathkernel.selected_parts import SELECTION, STUDY, SelectedParts
 from pathkernel.study_file import study_command, study_toml
 from pathkernel.tables_command import TablesCommand
-from pathkernel_core.hooks import Plugins
-from pathkernel_core.options import Options, option
+from pathkernel_core.contracts.hooks import Plugins
+from pathkernel_core.contracts.options import Options, option
 
 
 @click.command(cls=TablesCommand, params=[*SELECTION, all_option])

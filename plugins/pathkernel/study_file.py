@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pathkernel.options import entries_of_text, flags_of, offered_options, value_of_text
-from pathkernel_core.errors import PathkernelError
-from pathkernel_core.hooks import unknown_name
-from pathkernel_core.options import checked, declared_options, element_type, takes_several
-from pathkernel_datasets.study import Study
+from pathkernel_core.contracts.hooks import unknown_name
+from pathkernel_core.contracts.options import checked, declared_options, element_type, takes_several
+from pathkernel_core.system.errors import PathkernelError
+from pathkernel_datasets.study.study import Study
 
 if TYPE_CHECKING:
-    from pathkernel_datasets.stored_study import StoredStudy
+    from pathkernel_datasets.results.stored_study import StoredStudy
 
 SUFFIX = ".toml"
 _OPTIONS = "options"  # table of the options of the task

@@ -13,7 +13,7 @@ from pathkernel.command_groups import Command, SuggestingGroup
 from pathkernel.jax_settings import prepare_jax
 from pathkernel.options import help_of, options_of
 from pathkernel.output import INTERRUPTED, say
-from pathkernel_core.extras import import_extra
+from pathkernel_core.system.extras import import_extra
 from pathkernel_one_shot.settings import DEFAULT, OF_PRESETS, PRESETS, Training, preset
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def _train(name: str, out: Path | None, **given: Any) -> None:
     settings = replace(preset(name), **changes)
     folder = Path(settings.folder) if out is None else out
     training = import_extra("pathkernel_one_shot.training", "training", "training", _EXTRA)
-    from pathkernel_datasets.progress_bar import showing_progress
+    from pathkernel_datasets.run.progress_bar import showing_progress
 
     try:
         with threadpool_limits(limits=1), showing_progress() as report:

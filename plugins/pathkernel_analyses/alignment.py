@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from pathkernel_core.analysis import Analysis, Situation, Variable
-from pathkernel_core.predictor import kernel_task_alignment
+from pathkernel_core.contracts.analysis import Analysis, Situation, Variable
+from pathkernel_core.prediction.scores import kernel_task_alignment
 
 COMPONENTS = 50
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from pathkernel_core.analysis import Analysis, Situation, Variable
-from pathkernel_core.order_parameter import head_scores
+from pathkernel_core.contracts.analysis import Analysis, Situation, Variable
+from pathkernel_core.paths.order_parameter import head_scores
 
 
 class HeadScores(Analysis):

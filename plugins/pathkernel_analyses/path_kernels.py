@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from pathkernel_core.analysis import Analysis, Situation, Variable
-from pathkernel_core.backend import to_host
-from pathkernel_core.input_kernels import same_path_kernels, total_kernel
-from pathkernel_core.order_parameter import scaled_order_parameter
+from pathkernel_core.arrays.backend import to_host
+from pathkernel_core.contracts.analysis import Analysis, Situation, Variable
+from pathkernel_core.paths.input_kernels import same_path_kernels, total_kernel
+from pathkernel_core.paths.order_parameter import scaled_order_parameter
 
 EXAMPLES = 50
 _KERNEL = ("train_example", "train_example_dual")

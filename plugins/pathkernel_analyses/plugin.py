@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathkernel_analyses.alignment import KernelTaskAlignment
 from pathkernel_analyses.heads import HeadScores
 from pathkernel_analyses.path_kernels import SamePathKernels, TotalKernels
-from pathkernel_core.analysis import Analysis
-from pathkernel_core.hooks import hookimpl
+from pathkernel_core.contracts.analysis import Analysis
+from pathkernel_core.contracts.hooks import hookimpl
 
 
 @hookimpl

@@ -12,8 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pathkernel_capture.agreement import describe, is_exempt
-from pathkernel_capture.batches import called, check_device, joined, split, with_masks
 from pathkernel_capture.captured import Captured
 from pathkernel_capture.contraction import (
     Moments,
@@ -22,23 +20,25 @@ from pathkernel_capture.contraction import (
     readout_weights,
     side_by_side,
 )
-from pathkernel_capture.errors import CaptureError
-from pathkernel_capture.families import (
+from pathkernel_capture.tangent import PROJECTION, capture_tangent, check_options
+from pathkernel_core.arrays.products import matmul
+from pathkernel_core.paths.contraction import Readout
+from pathkernel_models.agreement import describe, is_exempt
+from pathkernel_models.batches import called, check_device, joined, split, with_masks
+from pathkernel_models.errors import CaptureError
+from pathkernel_models.families import (
     AttentionModule,
     attention_modules,
     beside_cross_attention,
     block_name,
 )
-from pathkernel_capture.gains import Outputs
-from pathkernel_capture.labels import check_names, joined_labels, label_array
-from pathkernel_capture.masks import HiddenKeys, check_masks, given_mask
-from pathkernel_capture.precision import is_half, tolerance, wide
-from pathkernel_capture.sequences import check_one_sequence
-from pathkernel_capture.state import open_to_capture
-from pathkernel_capture.tangent import PROJECTION, capture_tangent, check_options
-from pathkernel_capture.watching import first_argument
-from pathkernel_core.contraction import Readout
-from pathkernel_core.products import matmul
+from pathkernel_models.labels import check_names, joined_labels, label_array
+from pathkernel_models.masks import HiddenKeys, check_masks, given_mask
+from pathkernel_models.outputs import Outputs
+from pathkernel_models.precision import is_half, tolerance, wide
+from pathkernel_models.sequences import check_one_sequence
+from pathkernel_models.state import open_to_capture
+from pathkernel_models.watching import first_argument
 
 Picture = Literal["heads", "product", "tangent"]
 Attended = Literal["tokens", "states"]

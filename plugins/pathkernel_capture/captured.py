@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from pathkernel_core.atomic import replacing
-from pathkernel_core.backend import to_host
-from pathkernel_core.heads import every_head, head_label
-from pathkernel_heads.heads import scores_by_head
+from pathkernel_core.arrays.backend import to_host
+from pathkernel_core.paths.heads import every_head, head_label
+from pathkernel_core.system.atomic import replacing
+from pathkernel_datasets.variables.head_axis import scores_by_head
 
 if TYPE_CHECKING:
     from pathkernel_tasks.custom import Custom

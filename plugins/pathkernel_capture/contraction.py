@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pathkernel_capture.errors import CaptureError
-from pathkernel_capture.precision import wide
-from pathkernel_core.contraction import Readout
-from pathkernel_core.products import matmul
+from pathkernel_core.arrays.products import matmul
+from pathkernel_core.paths.contraction import Readout
+from pathkernel_models.errors import CaptureError
+from pathkernel_models.precision import wide
 
 
 def readout_weights(readout: Readout | slice, mask: Tensor, dtype: torch.dtype) -> Tensor:

@@ -22,19 +22,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pathkernel_capture.agreement import describe, is_exempt
-from pathkernel_capture.batches import joined
 from pathkernel_capture.captured import Captured
 from pathkernel_capture.contraction import checked
-from pathkernel_capture.derivatives import check_kept, check_leaves, derivatives
-from pathkernel_capture.errors import CaptureError
-from pathkernel_capture.families import AttentionModule
-from pathkernel_capture.gains import Outputs, checked_outputs
-from pathkernel_capture.precision import tolerance, wide
-from pathkernel_capture.relations import examples_interact
-from pathkernel_capture.state import open_to_capture, without_parameter_gradients
-from pathkernel_capture.watching import first_tensor
-from pathkernel_core.products import matmul
+from pathkernel_core.arrays.products import matmul
+from pathkernel_models.agreement import describe, is_exempt
+from pathkernel_models.batches import joined
+from pathkernel_models.derivatives import check_kept, check_leaves, derivatives
+from pathkernel_models.errors import CaptureError
+from pathkernel_models.families import AttentionModule
+from pathkernel_models.outputs import Outputs, checked_outputs
+from pathkernel_models.precision import tolerance, wide
+from pathkernel_models.relations import examples_interact
+from pathkernel_models.state import open_to_capture, without_parameter_gradients
+from pathkernel_models.watching import first_tensor
 
 PROJECTION = 24
 """Dimensions of a random projection of derivatives, and of one of attended states."""
@@ -69,7 +69,7 @@ def capture_tangent(
     Parameters
     ----------
     model, batches, outputs, projection, seed
-        As for :func:`pathkernel_capture.capture`.
+        As for :func:`pathkernel.capture`.
     layers : mapping of int to AttentionModule
         Those to capture, by number.
 

@@ -6,10 +6,10 @@ import numpy as np
 import xarray as xr
 
 from pathkernel_capture.captured import Captured
-from pathkernel_core.heads import every_head
-from pathkernel_core.order_parameter import scaled_order_parameter
-from pathkernel_core.removed_heads import PREDICTIONS, FixedKernels
-from pathkernel_core.solution import Solution
+from pathkernel_core.action.solution import Solution
+from pathkernel_core.paths.heads import every_head
+from pathkernel_core.paths.order_parameter import scaled_order_parameter
+from pathkernel_core.prediction.removed_heads import PREDICTIONS, FixedKernels
 
 
 def theory_rises(

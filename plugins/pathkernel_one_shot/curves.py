@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from pathkernel_core.analysis import Variable
-from pathkernel_datasets.labelling import coordinate, labelled
-from pathkernel_datasets.zarr_files import write_tree
+from pathkernel_core.contracts.analysis import Variable
+from pathkernel_datasets.folder.zarr_files import write_tree
+from pathkernel_datasets.variables.labelling import coordinate, labelled
 
 _PREFIX = "curve."  # of the arrays in a training's file
 _STEP, _VALIDATION = ("step",), ("validation_step",)

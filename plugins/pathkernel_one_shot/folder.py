@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pathkernel_core.atomic import remove_leftovers
+from pathkernel_core.system.atomic import remove_leftovers
 from pathkernel_datasets.errors import StudyError
-from pathkernel_datasets.lock import locked
+from pathkernel_datasets.folder.lock import locked
 from pathkernel_trained.checkpoint import Checkpoint, read_checkpoint
 
 BEST, LATEST, CURVES = "network.safetensors", "latest.safetensors", "curves.zarr"

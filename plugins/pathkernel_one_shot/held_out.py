@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pathkernel_core.task import Examples
+from pathkernel_core.contracts.task import Examples
 from pathkernel_one_shot.idx import FASHION_MNIST, MNIST, IdxSet, read_idx_set
 from pathkernel_one_shot.image_sources import resize
 from pathkernel_one_shot.omniglot import read_drawings, split_characters

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pathkernel_core.errors import PathkernelError
+from pathkernel_core.system.errors import PathkernelError
 
 MIRROR_VARIABLE = "PATHKERNEL_DATA"
 LARGEST = 2**26  # bytes of an archive, unpacked; the largest takes 47 MB

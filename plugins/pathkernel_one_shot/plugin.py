@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pathkernel_core.hooks import hookimpl
-from pathkernel_core.task import Task
+from pathkernel_core.contracts.hooks import hookimpl
+from pathkernel_core.contracts.task import Task
 from pathkernel_one_shot.task import OneShotImages
 
 

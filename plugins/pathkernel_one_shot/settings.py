@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from pathkernel_core.hooks import UnknownNameError, unknown_name
-from pathkernel_core.options import Options, option
+from pathkernel_core.contracts.hooks import UnknownNameError, unknown_name
+from pathkernel_core.contracts.options import Options, option
 from pathkernel_trained.network import NetworkShape
 
 _PATHS = 4096  # the values of more take gigabytes in a step

@@ -9,8 +9,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from pathkernel_core.attention import QueryKey
-from pathkernel_core.task import Examples, Realisation, Task, option
+from pathkernel_core.contracts.task import Examples, Realisation, Task, option
+from pathkernel_core.paths.layers import QueryKey
 from pathkernel_one_shot.held_out import TEST_SETS, VALIDATION, draw_episodes, episode_set
 from pathkernel_one_shot.idx import FASHION_MNIST, MNIST, IdxSet
 from pathkernel_one_shot.omniglot import ARCHIVE_DIGESTS, SPLIT_DIGESTS, SPLITS

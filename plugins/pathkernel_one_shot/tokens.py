@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pathkernel_core.task import Examples
+from pathkernel_core.contracts.task import Examples
 from pathkernel_one_shot.image_sources import SIZE
 from pathkernel_one_shot.omniglot import DRAWINGS
 

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from pathkernel_core.progress import Progress, Report, silent
+from pathkernel_core.system.progress import Progress, Report, silent
 from pathkernel_one_shot.curves import LearningCurves
 from pathkernel_one_shot.data import omniglot_data, split_coordinates
 from pathkernel_one_shot.descent import evaluate, single_precision

@@ -15,10 +15,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pathkernel_core.errors import PathkernelError
-from pathkernel_core.progress import Progress, Report, silent
+from pathkernel_core.system.errors import PathkernelError
+from pathkernel_core.system.progress import Progress, Report, silent
 from pathkernel_datasets.errors import StudyError
-from pathkernel_datasets.identity import versions
+from pathkernel_datasets.study.identity import versions
 from pathkernel_one_shot.curves import LearningCurves
 from pathkernel_one_shot.data import TrainingData
 from pathkernel_one_shot.descent import (

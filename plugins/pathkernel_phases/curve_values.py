@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import xarray as xr
 
-from pathkernel_core.analysis import Variable
-from pathkernel_core.coexistence import Crossing
-from pathkernel_core.crossing_curves import CrossingPoint
-from pathkernel_core.spinodals import Spinodal
-from pathkernel_datasets.labelling import coordinate, labelled
+from pathkernel_core.contracts.analysis import Variable
+from pathkernel_core.phases.coexistence import Crossing
+from pathkernel_core.phases.crossing_curves import CrossingPoint
+from pathkernel_core.phases.spinodals import Spinodal
+from pathkernel_datasets.variables.labelling import coordinate, labelled
 from pathkernel_phases.minimum_values import MinimumValues, Values
 from pathkernel_phases.phase_plane import PhasePlane
 

@@ -7,15 +7,19 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import xarray as xr
 
-from pathkernel_core.average_case import average_case_error, feature_spectrum, kernel_spectrum
-from pathkernel_core.backend import Array, to_host
-from pathkernel_core.input_kernels import total_kernel
-from pathkernel_core.network import Network
-from pathkernel_core.order_parameter import scaled_order_parameter
-from pathkernel_core.progress import Progress, Report
-from pathkernel_datasets.point import Point
-from pathkernel_datasets.stored_study import StoredStudy
-from pathkernel_datasets.swept_option import swept_option
+from pathkernel_core.arrays.backend import Array, to_host
+from pathkernel_core.paths.input_kernels import total_kernel
+from pathkernel_core.paths.network import Network
+from pathkernel_core.paths.order_parameter import scaled_order_parameter
+from pathkernel_core.prediction.average_case import (
+    average_case_error,
+    feature_spectrum,
+    kernel_spectrum,
+)
+from pathkernel_core.system.progress import Progress, Report
+from pathkernel_datasets.results.point import Point
+from pathkernel_datasets.results.stored_study import StoredStudy
+from pathkernel_datasets.variables.swept_option import swept_option
 
 NAME = "learning-curves"
 _MEASURED = "mean squared error on test examples"

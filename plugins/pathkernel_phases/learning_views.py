@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from pathkernel_core.text import number
-from pathkernel_datasets.measures import measures_of
-from pathkernel_datasets.stored_study import StoredStudy
+from pathkernel_core.system.text import number
+from pathkernel_datasets.results.stored_study import StoredStudy
+from pathkernel_datasets.variables.measures import measures_of
 from pathkernel_phases.learning import lacking_seeds, stored_curves
 from pathkernel_views.chart import Chart
 from pathkernel_views.paths import path_diagonal

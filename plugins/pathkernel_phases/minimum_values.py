@@ -8,11 +8,11 @@ from typing import TypeAlias
 
 import numpy as np
 
-from pathkernel_core.backend import to_host
-from pathkernel_core.solution import Solution
-from pathkernel_datasets.contexts import SolutionContext
-from pathkernel_datasets.measures import Measure
-from pathkernel_datasets.point import PointData
+from pathkernel_core.action.solution import Solution
+from pathkernel_core.arrays.backend import to_host
+from pathkernel_datasets.results.point import PointData
+from pathkernel_datasets.variables.contexts import SolutionContext
+from pathkernel_datasets.variables.measures import Measure
 
 _EXPLAINED = 0.5  # share of the squared training labels from which a network is in use
 _NEAR_PRIOR = 10.0  # trace of U over that of its limit, up to which it is near

@@ -11,17 +11,17 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from pathkernel_core.analysis import Variable
-from pathkernel_core.coexistence import ActionFamily
-from pathkernel_core.kernels import PathKernels
-from pathkernel_core.network import Network
-from pathkernel_core.progress import Progress, Report
-from pathkernel_datasets.labelling import labelled
-from pathkernel_datasets.measures import measures_of
-from pathkernel_datasets.point import Point, PointData
-from pathkernel_datasets.stored_study import StoredStudy
-from pathkernel_datasets.study import SETTINGS
-from pathkernel_datasets.swept_option import swept_option
+from pathkernel_core.contracts.analysis import Variable
+from pathkernel_core.energy.problem import PathKernels
+from pathkernel_core.paths.network import Network
+from pathkernel_core.phases.coexistence import ActionFamily
+from pathkernel_core.system.progress import Progress, Report
+from pathkernel_datasets.results.point import Point, PointData
+from pathkernel_datasets.results.stored_study import StoredStudy
+from pathkernel_datasets.study.study import SETTINGS
+from pathkernel_datasets.variables.labelling import labelled
+from pathkernel_datasets.variables.measures import measures_of
+from pathkernel_datasets.variables.swept_option import swept_option
 from pathkernel_phases.curve_values import curve_values
 from pathkernel_phases.minimum_values import MinimumValues, minimum_values
 from pathkernel_phases.phase_plane import PhasePlane

@@ -9,14 +9,19 @@ from typing import TypeAlias
 
 import numpy as np
 
-from pathkernel_core.coexistence import ActionFamily, BranchPoint, Crossing, crossings_between
-from pathkernel_core.crossing_curves import (
+from pathkernel_core.phases.coexistence import (
+    ActionFamily,
+    BranchPoint,
+    Crossing,
+    crossings_between,
+)
+from pathkernel_core.phases.crossing_curves import (
     CrossingPoint,
     branching_curve,
     crossing_curve,
 )
-from pathkernel_core.curves import Stops
-from pathkernel_core.spinodals import Spinodal, spinodal_curves, spinodal_towards
+from pathkernel_core.phases.curves import Stops
+from pathkernel_core.phases.spinodals import Spinodal, spinodal_curves, spinodal_towards
 
 BEYOND = 10.0  # factor beyond a single axis up to which ends of branches are looked for
 _NEAR, _SAME = 0.03, 0.1  # distances in ln θ and in coordinates of a point from its own curve

@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from pathkernel_core.text import number
-from pathkernel_datasets.measures import measures_of
-from pathkernel_datasets.stored_study import StoredStudy
+from pathkernel_core.system.text import number
+from pathkernel_datasets.results.stored_study import StoredStudy
+from pathkernel_datasets.variables.measures import measures_of
 from pathkernel_phases.map_chart import Panel, draw_map
 from pathkernel_phases.phase_map import NAME, PhaseMap, stored_curves, stored_maps
 from pathkernel_views.chart import Chart

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pathkernel_core.options import option
-from pathkernel_core.progress import Report
-from pathkernel_core.result import Result
+from pathkernel_core.contracts.options import option
+from pathkernel_core.contracts.result import Result
+from pathkernel_core.system.progress import Report
 
 if TYPE_CHECKING:
     import xarray as xr
 
-    from pathkernel_datasets.stored_study import StoredStudy
+    from pathkernel_datasets.results.stored_study import StoredStudy
 
 AXES = ("variance", "input_scale", "temperature", "width")
 

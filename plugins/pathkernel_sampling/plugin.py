@@ -6,16 +6,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pathkernel_core.hooks import hookimpl
-from pathkernel_core.network import Network
-from pathkernel_core.result import Result
-from pathkernel_core.sampler import Model, Sampler
+from pathkernel_core.contracts.hooks import hookimpl
+from pathkernel_core.contracts.result import Result
+from pathkernel_core.contracts.sampler import Model, Sampler
+from pathkernel_core.paths.network import Network
 from pathkernel_sampling.results import LearnedAttention, NextOrder, Samples, needs_sampling
 
 
 @dataclass(frozen=True)
 class PosteriorSampler:
-    """Sampler of a model of :mod:`pathkernel_sampling.models`, imported when it is built."""
+    """Sampler of a model of :mod:`pathkernel_sampling.models.models`, imported when it is built."""
 
     name: str
     summary: str
@@ -23,14 +23,14 @@ class PosteriorSampler:
     def build(
         self, xi: np.ndarray, labels: np.ndarray, network: Network, temperature: float
     ) -> Model:
-        """Build the model, see :func:`pathkernel_sampling.models.build_model`.
+        """Build the model, see :func:`pathkernel_sampling.models.models.build_model`.
 
         Raises
         ------
         MissingExtraError
             If the extra ``sampling`` is not installed.
         """
-        models = needs_sampling("pathkernel_sampling.models")
+        models = needs_sampling("pathkernel_sampling.models.models")
         return models.build_model(self.name, xi, labels, network, temperature)
 
 

@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pathkernel_core.extras import import_extra
-from pathkernel_core.hooks import UnknownNameError, unknown_name
-from pathkernel_core.options import option
-from pathkernel_core.progress import Progress, Report
-from pathkernel_core.result import Result
-from pathkernel_core.text import number
+from pathkernel_core.contracts.hooks import UnknownNameError, unknown_name
+from pathkernel_core.contracts.options import option
+from pathkernel_core.contracts.result import Result
+from pathkernel_core.system.extras import import_extra
+from pathkernel_core.system.progress import Progress, Report
+from pathkernel_core.system.text import number
 
 if TYPE_CHECKING:
     import xarray as xr
 
-    from pathkernel_datasets.point import Point
-    from pathkernel_datasets.stored_study import StoredStudy
+    from pathkernel_datasets.results.point import Point
+    from pathkernel_datasets.results.stored_study import StoredStudy
     from pathkernel_views.chart import Chart
     from pathkernel_views.table import Table
 
@@ -86,7 +86,7 @@ class _AtPoints(Result):
 
     def shown(self, study: StoredStudy) -> list[Point]:
         """Return the points to show: those that the options select, by default all."""
-        from pathkernel_datasets.point import Point
+        from pathkernel_datasets.results.point import Point
 
         if self.widths:
             return self.points(study)
@@ -142,7 +142,7 @@ class Draws(_AtPoints):
 
     def compute(self, study: StoredStudy, report: Report) -> Iterable[tuple[str, xr.Dataset]]:
         """Draw at the selected points; blocks of draws are written as they come."""
-        run = needs_sampling("pathkernel_sampling.run")
+        run = needs_sampling("pathkernel_sampling.chains.run")
         points = self.points(study)
         for point in points:
             if not point.width.is_integer():
@@ -184,12 +184,12 @@ class Samples(Draws):
 
     def chains_of(self, study: StoredStudy, point: Point) -> tuple[Any, ...]:
         """Return the function that builds the chains of a point, and its arguments."""
-        build = needs_sampling("pathkernel_sampling.ensemble").chains_at
+        build = needs_sampling("pathkernel_sampling.chains.ensemble").chains_at
         return build, study, point, self.sampler, self.thin
 
     def finish(self, run: Any, chains: Any) -> None:
         """Write a SampleRun with its log evidence."""
-        evidence = needs_sampling("pathkernel_sampling.evidence")
+        evidence = needs_sampling("pathkernel_sampling.chains.evidence")
         estimate = evidence.UNKNOWN
         if chains.keeps_positions:
             positions = run.read("unconstrained_posterior/position")
@@ -207,12 +207,12 @@ class Samples(Draws):
 
     def views(self, study: StoredStudy) -> Iterator[Table | Chart | str]:
         """Yield U, scores and evidence of every run against the theory's, warnings, and charts."""
-        views = needs_sampling("pathkernel_sampling.sample_views")
+        views = needs_sampling("pathkernel_sampling.draws.views")
         yield from views.sample_views(study, self._runs(study))
 
     def _runs(self, study: StoredStudy) -> list[str]:
         """Names of the runs to show: those of one sampler where the options select points."""
-        from pathkernel_datasets.draws import runs
+        from pathkernel_datasets.results.draws import runs
 
         names = runs(study)
         samplers = dict.fromkeys([self.sampler, *(name.split("/")[1] for name in names)])
@@ -267,13 +267,13 @@ class LearnedAttention(Draws):
 
     def chains_of(self, study: StoredStudy, point: Point) -> tuple[Any, ...]:
         """Return the function that builds the chains of a point, and its arguments."""
-        attend = needs_sampling("pathkernel_sampling.attend")
+        attend = needs_sampling("pathkernel_sampling.attention.attend")
         return attend.attention_chains, study, point, self
 
     def finish(self, run: Any, chains: Any) -> None:
         """Write a SampleRun with mean attention, and what random heads are worth."""
-        attend = needs_sampling("pathkernel_sampling.attend")
-        evidence = needs_sampling("pathkernel_sampling.evidence")
+        attend = needs_sampling("pathkernel_sampling.attention.attend")
+        evidence = needs_sampling("pathkernel_sampling.chains.evidence")
         positions = run.read("unconstrained_posterior/position")
         groups = {
             "attention": attend.mean_attention(chains, positions),
@@ -283,9 +283,9 @@ class LearnedAttention(Draws):
 
     def views(self, study: StoredStudy) -> Iterator[Table | Chart | str]:
         """Yield what learned heads are worth beside given and random ones, and what they see."""
-        from pathkernel_datasets.draws import runs
+        from pathkernel_datasets.results.draws import runs
 
-        views = needs_sampling("pathkernel_sampling.attention_views")
+        views = needs_sampling("pathkernel_sampling.attention.views")
         points = tuple(str(point) for point in self.shown(study))
         names = [name for name in runs(study, self.name) if name.endswith(points)]
         yield from views.attention_views(study, names)
@@ -308,7 +308,7 @@ class NextOrder(_AtPoints):
 
     def compute(self, study: StoredStudy, report: Report) -> Iterator[tuple[str, xr.Dataset]]:
         """Yield the next order at the selected points that the study lacks."""
-        correct = needs_sampling("pathkernel_sampling.correct")
+        correct = needs_sampling("pathkernel_sampling.corrections.correct")
         points = self.points(study)
         with study.mapping(self.jobs, self.scheduler) as map_parts:
             missing = [point for point in points if not study.holds(f"{self.name}/{point}")]
@@ -319,6 +319,6 @@ class NextOrder(_AtPoints):
 
     def views(self, study: StoredStudy) -> Iterator[Table]:
         """Yield log evidence, entries of U and predictor, at the saddle and to next order."""
-        views = needs_sampling("pathkernel_sampling.correction_views")
+        views = needs_sampling("pathkernel_sampling.corrections.views")
         points = [point for point in self.shown(study) if study.holds(f"{self.name}/{point}")]
         yield from views.correction_views(study, points)

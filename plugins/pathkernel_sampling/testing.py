@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pathkernel_core.network import Network
-from pathkernel_core.options import NAME_PATTERN
-from pathkernel_core.sampler import Model, Sampler
+from pathkernel_core.contracts.options import NAME_PATTERN
+from pathkernel_core.contracts.sampler import Model, Sampler
+from pathkernel_core.paths.network import Network
 
 _NETWORKS = (Network((2, 1), 4), Network((2,), 6, outputs=2))
 

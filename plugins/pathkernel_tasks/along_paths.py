@@ -10,8 +10,8 @@ from typing import ClassVar
 import array_api_compat
 import numpy as np
 
-from pathkernel_core.attention import Layer
-from pathkernel_core.backend import Array, from_host
+from pathkernel_core.arrays.backend import Array, from_host
+from pathkernel_core.paths.layers import Layer
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from pathkernel_core.local_files import is_damage, regular_files
-from pathkernel_core.memory import check_memory, memory_bound
-from pathkernel_core.text import printable
+from pathkernel_core.system.local_files import is_damage, regular_files
+from pathkernel_core.system.memory import check_memory, memory_bound
+from pathkernel_core.system.text import printable
 from pathkernel_tasks.array_guards import check_size, real_numbers
 
 _METADATA = 2**26  # largest number of bytes of a metadata file

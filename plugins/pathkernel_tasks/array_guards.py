@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from pathkernel_core.memory import bytes_in_words, memory_bound
+from pathkernel_core.system.memory import bytes_in_words, memory_bound
 
 _PICKLED = (".pt", ".pth", ".bin", ".ckpt")
 _PICKLED_REMEDY = (

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from pathkernel_core.attention import AttentionProduct, Layer
-from pathkernel_core.memory import check_memory
-from pathkernel_core.task import Examples, Realisation, Task, option
+from pathkernel_core.contracts.task import Examples, Realisation, Task, option
+from pathkernel_core.paths.layers import AttentionProduct, Layer
+from pathkernel_core.system.memory import check_memory
 
 _SHARPNESS = 8.0  # score of a token that a head looks for
 

@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from pathkernel_core.attention import Layer, QueryKey
-from pathkernel_core.backend import Array
-from pathkernel_core.task import KINDS, Blocks, Examples, Realisation, Task, option
-from pathkernel_core.text import printable
+from pathkernel_core.arrays.backend import Array
+from pathkernel_core.contracts.task import KINDS, Blocks, Examples, Realisation, Task, option
+from pathkernel_core.paths.layers import Layer, QueryKey
+from pathkernel_core.system.text import printable
 from pathkernel_tasks import heads_file
 from pathkernel_tasks.along_paths import layers_along
 from pathkernel_tasks.array_files import content_digest

@@ -27,8 +27,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pathkernel_core.attention import Attention, Layer
-from pathkernel_core.task import Examples
+from pathkernel_core.contracts.task import Examples
+from pathkernel_core.paths.layers import Attention, Layer
 from pathkernel_tasks.array_files import StoredArray, read_arrays
 from pathkernel_tasks.array_guards import Shape, check_shapes, real_numbers
 from pathkernel_tasks.labels import Labels, read_labels

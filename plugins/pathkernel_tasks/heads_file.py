@@ -25,9 +25,9 @@ from pathlib import Path
 
 import numpy as np
 
-from pathkernel_core.atomic import replacing
-from pathkernel_core.attention import QueryKey
-from pathkernel_core.text import printable
+from pathkernel_core.paths.layers import QueryKey
+from pathkernel_core.system.atomic import replacing
+from pathkernel_core.system.text import printable
 from pathkernel_tasks import array_files, array_guards
 
 SUFFIXES = (".safetensors", ".npz")

@@ -7,11 +7,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from pathkernel_core.attention import AttentionProduct
-from pathkernel_core.backend import batches
-from pathkernel_core.contraction import Readout
-from pathkernel_core.memory import check_memory
-from pathkernel_core.task import Blocks, Examples, Realisation, Task, option
+from pathkernel_core.arrays.backend import batches
+from pathkernel_core.contracts.task import Blocks, Examples, Realisation, Task, option
+from pathkernel_core.paths.contraction import Readout
+from pathkernel_core.paths.layers import AttentionProduct
+from pathkernel_core.system.memory import check_memory
 
 STATES = 30  # hidden states of a chain
 WIDTH = 200  # features of a token

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pathkernel_core.text import printable
+from pathkernel_core.system.text import printable
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from pathkernel_core.attention import QueryKey
-from pathkernel_core.backend import to_host
+from pathkernel_core.arrays.backend import to_host
+from pathkernel_core.paths.layers import QueryKey
 from pathkernel_tasks.array_files import content_digest
 from pathkernel_tasks.heads_file import save_heads
 

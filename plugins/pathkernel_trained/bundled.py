@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from pathkernel_core.hooks import UnknownNameError, unknown_name
+from pathkernel_core.contracts.hooks import UnknownNameError, unknown_name
 from pathkernel_tasks.heads_file import heads_digest
 
 PREFIX = "trained:"

@@ -35,9 +35,9 @@ from typing import Any
 
 import numpy as np
 
-from pathkernel_core.atomic import replacing
-from pathkernel_core.backend import to_host
-from pathkernel_core.local_files import is_damage
+from pathkernel_core.arrays.backend import to_host
+from pathkernel_core.system.atomic import replacing
+from pathkernel_core.system.local_files import is_damage
 from pathkernel_tasks.array_files import read_arrays
 from pathkernel_tasks.array_guards import Shape, check_shapes, real_numbers
 from pathkernel_trained.network import LAYERED, NetworkShape, Weights, join_layers, shape_of

@@ -22,9 +22,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pathkernel_core.network import Network
-from pathkernel_core.order_parameter import head_scores
-from pathkernel_heads.correlation import ranks
+from pathkernel_core.paths.network import Network
+from pathkernel_core.paths.order_parameter import head_scores
+from pathkernel_pruning.heads.correlation import ranks
 
 _ROUNDING = 1e-10  # larger than differences by the order of summation
 _BATCH_ENTRIES = 2**22  # of relabelled order parameters that are in memory at once

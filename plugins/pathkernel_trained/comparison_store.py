@@ -7,14 +7,14 @@ import os
 import numpy as np
 import xarray as xr
 
-from pathkernel_core.analysis import Variable
-from pathkernel_core.network import Network
-from pathkernel_core.order_parameter import head_scores
-from pathkernel_datasets.draws import order_parameter_draws
-from pathkernel_datasets.labelling import coordinate, coordinates_along, labelled
-from pathkernel_datasets.selection import NOT_COMPUTED
-from pathkernel_datasets.stored_study import StoredStudy
-from pathkernel_datasets.study import POINT
+from pathkernel_core.contracts.analysis import Variable
+from pathkernel_core.paths.network import Network
+from pathkernel_core.paths.order_parameter import head_scores
+from pathkernel_datasets.results.draws import order_parameter_draws
+from pathkernel_datasets.results.stored_study import StoredStudy
+from pathkernel_datasets.selection.selection import NOT_COMPUTED
+from pathkernel_datasets.study.study import POINT
+from pathkernel_datasets.variables.labelling import coordinate, coordinates_along, labelled
 from pathkernel_tasks.heads_file import heads_digest
 from pathkernel_trained.comparison import compare_order_parameters
 from pathkernel_trained.study_checkpoint import study_checkpoint

@@ -10,12 +10,12 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from pathkernel_core.heads import every_head
-from pathkernel_core.network import Network
-from pathkernel_core.order_parameter import head_scores as scores_of
-from pathkernel_core.text import number
-from pathkernel_datasets.point import Point
-from pathkernel_datasets.selection import NOT_COMPUTED, Selection, few, index_of
+from pathkernel_core.paths.heads import every_head
+from pathkernel_core.paths.network import Network
+from pathkernel_core.paths.order_parameter import head_scores as scores_of
+from pathkernel_core.system.text import number
+from pathkernel_datasets.results.point import Point
+from pathkernel_datasets.selection.selection import NOT_COMPUTED, Selection, few, index_of
 from pathkernel_views.chart import Chart, NothingToPlot
 from pathkernel_views.paths import matrix_frame, of_paths, strongest
 from pathkernel_views.table import Table, frame_of

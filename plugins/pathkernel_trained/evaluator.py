@@ -13,10 +13,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from pathkernel_core.contraction import Readout, attentioned_inputs
-from pathkernel_core.heads import Head, kept_heads
-from pathkernel_core.network import Network
-from pathkernel_core.task import Examples
+from pathkernel_core.contracts.task import Examples
+from pathkernel_core.paths.contraction import Readout, attentioned_inputs
+from pathkernel_core.paths.heads import Head, kept_heads
+from pathkernel_core.paths.network import Network
 from pathkernel_trained.path_network import PathNetwork
 
 

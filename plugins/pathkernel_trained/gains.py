@@ -15,9 +15,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from pathkernel_core.heads import every_head
-from pathkernel_heads.gain_choice import PRIOR_VARIANCE, TRIALS, choose, refit
-from pathkernel_heads.loss_form import FormSums, LossForm, curved, loss_slopes, loss_values
+from pathkernel_core.paths.heads import every_head
+from pathkernel_pruning.heads.gain_choice import PRIOR_VARIANCE, TRIALS, choose, refit
+from pathkernel_pruning.heads.loss_form import FormSums, LossForm, curved, loss_slopes, loss_values
 from pathkernel_trained.evaluator import PathEvaluator, PathOutputs
 
 
@@ -25,7 +25,7 @@ from pathkernel_trained.evaluator import PathEvaluator, PathOutputs
 class PathGains:
     """Mean squared error of a network along its paths, by the gains of its heads.
 
-    It is a :class:`pathkernel_heads.gain_choice.GainNetwork`.
+    It is a :class:`pathkernel_pruning.heads.gain_choice.GainNetwork`.
 
     Attributes
     ----------

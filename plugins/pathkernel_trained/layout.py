@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathkernel_heads.layout import ORDERS, Layout
+from pathkernel_pruning.heads.order_variables import ORDERS, Layout
 
 _GRID = ("temperature", "width")
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pathkernel_core.backend import Array
+from pathkernel_core.arrays.backend import Array
 
 Weights = Mapping[str, Array | tuple[Array, ...]]
 """Arrays of a network by name, of the shapes of :meth:`NetworkShape.weight_shapes`.

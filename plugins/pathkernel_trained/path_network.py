@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pathkernel_core.attention import QueryKey
-from pathkernel_core.backend import to_host
-from pathkernel_core.heads import kept_heads
-from pathkernel_core.network import Network
-from pathkernel_core.order_parameter import order_parameter_from_weights, path_weights
-from pathkernel_heads.heads import Heads, heads_named
+from pathkernel_core.arrays.backend import to_host
+from pathkernel_core.paths.heads import kept_heads
+from pathkernel_core.paths.layers import QueryKey
+from pathkernel_core.paths.network import Network
+from pathkernel_core.paths.order_parameter import order_parameter_from_weights, path_weights
+from pathkernel_datasets.variables.head_axis import Heads, heads_named
 from pathkernel_tasks.array_guards import Shape, check_shapes, real_numbers
 from pathkernel_tasks.heads_file import read_heads
 from pathkernel_trained.checkpoint import (
@@ -123,7 +123,8 @@ def without_heads(
     Raises
     ------
     ValueError
-        As :func:`pathkernel_core.heads.kept_heads`; or if there is not one finite gain per head.
+        As :func:`pathkernel_core.paths.heads.kept_heads`; or if there is not one finite gain per
+        head.
     """
     removed, heads = heads_named(removed), network.shape.heads_per_layer
     remaining = kept_heads(heads, removed)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pathkernel_core.hooks import hookimpl
-from pathkernel_core.result import Result
+from pathkernel_core.contracts.hooks import hookimpl
+from pathkernel_core.contracts.result import Result
 from pathkernel_trained.results import Comparison, Pruning
 
 

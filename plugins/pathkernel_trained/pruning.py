@@ -10,23 +10,23 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from pathkernel_core.heads import every_head
-from pathkernel_core.network import Network
-from pathkernel_core.progress import Progress, Report
-from pathkernel_core.task import Examples
-from pathkernel_datasets.draws import order_parameter_draws
+from pathkernel_core.contracts.task import Examples
+from pathkernel_core.paths.heads import every_head
+from pathkernel_core.paths.network import Network
+from pathkernel_core.system.progress import Progress, Report
 from pathkernel_datasets.errors import StudyError
-from pathkernel_datasets.identity import versions
-from pathkernel_datasets.labelling import padded_rows
-from pathkernel_datasets.measures import kind_of as kind_of_labels
-from pathkernel_datasets.point import Point
-from pathkernel_datasets.stored_study import StoredStudy
-from pathkernel_heads.correlation import spearman
-from pathkernel_heads.heads import are_removable
-from pathkernel_heads.measuring import refitted_order
-from pathkernel_heads.orders import compare_orders, orders_of, removed_heads
-from pathkernel_heads.removal_games import EXACT_PLAYERS
-from pathkernel_heads.scores import kind_of
+from pathkernel_datasets.results.draws import order_parameter_draws
+from pathkernel_datasets.results.point import Point
+from pathkernel_datasets.results.stored_study import StoredStudy
+from pathkernel_datasets.study.identity import versions
+from pathkernel_datasets.variables.labelling import padded_rows
+from pathkernel_datasets.variables.measures import kind_of as kind_of_labels
+from pathkernel_pruning.heads.correlation import spearman
+from pathkernel_pruning.heads.heads import are_removable
+from pathkernel_pruning.heads.measuring import refitted_order
+from pathkernel_pruning.heads.orders import compare_orders, orders_of, removed_heads
+from pathkernel_pruning.heads.removal_games import EXACT_PLAYERS
+from pathkernel_pruning.heads.scores import kind_of
 from pathkernel_tasks.heads_file import heads_digest
 from pathkernel_trained.checkpoint import read_checkpoint, read_network, save_checkpoint
 from pathkernel_trained.evaluator import PathEvaluator, PathOutputs, path_outputs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from pathkernel_core.options import Options, option
+from pathkernel_core.contracts.options import Options, option
 from pathkernel_trained.scores import NEEDS
 
 

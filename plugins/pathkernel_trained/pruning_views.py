@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import pandas as pd
 import xarray as xr
 
-from pathkernel_core.heads import head_label, kept_heads
-from pathkernel_core.text import number
-from pathkernel_heads.correlation import spearman
-from pathkernel_heads.order_views import order_views
-from pathkernel_heads.orders import orders_of, removed_heads
-from pathkernel_heads.scores import kind_of
+from pathkernel_core.paths.heads import head_label, kept_heads
+from pathkernel_core.system.text import number
+from pathkernel_pruning.heads.correlation import spearman
+from pathkernel_pruning.heads.order_views import order_views
+from pathkernel_pruning.heads.orders import orders_of, removed_heads
+from pathkernel_pruning.heads.scores import kind_of
 from pathkernel_views.chart import Chart, NothingToPlot
 from pathkernel_views.table import Table, frame_of
 

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pathkernel_core.options import option
-from pathkernel_core.progress import Progress, Report
-from pathkernel_core.result import Result
-from pathkernel_datasets.measures import WORDS
+from pathkernel_core.contracts.options import option
+from pathkernel_core.contracts.result import Result
+from pathkernel_core.system.progress import Progress, Report
+from pathkernel_datasets.variables.measures import WORDS
 from pathkernel_trained.pruning_options import PruningOptions
 
 if TYPE_CHECKING:
     import xarray as xr
 
-    from pathkernel_datasets.point import Point
-    from pathkernel_datasets.stored_study import StoredStudy
+    from pathkernel_datasets.results.point import Point
+    from pathkernel_datasets.results.stored_study import StoredStudy
     from pathkernel_views.chart import Chart
     from pathkernel_views.table import Table
 
@@ -67,7 +67,7 @@ class Comparison(Result):
 
     def views(self, study: StoredStudy) -> Iterator[Table | Chart | str]:
         """Views of the agreement, U, its entries, and head scores at the widths shown."""
-        from pathkernel_datasets.study import POINT
+        from pathkernel_datasets.study.study import POINT
         from pathkernel_trained.comparison_views import comparison_views
 
         comparison = study.result(self.name).to_dataset()
@@ -110,8 +110,8 @@ class Pruning(PruningOptions, Result):
 
     def views(self, study: StoredStudy) -> Iterator[Table | Chart | str]:
         """Views of accuracies, orders, single heads and scores, and of the pruned network."""
-        from pathkernel_heads.measuring import refitted_order
-        from pathkernel_heads.orders import orders_of
+        from pathkernel_pruning.heads.measuring import refitted_order
+        from pathkernel_pruning.heads.orders import orders_of
         from pathkernel_trained.pruning import order_named
         from pathkernel_trained.pruning_views import pruning_views, removal_lines
 

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pathkernel_core.heads import every_head
-from pathkernel_core.network import Network
-from pathkernel_core.order_parameter import head_scores
+from pathkernel_core.paths.heads import every_head
+from pathkernel_core.paths.network import Network
+from pathkernel_core.paths.order_parameter import head_scores
 
 if TYPE_CHECKING:
     import xarray as xr
 
-    from pathkernel_datasets.point import Point
+    from pathkernel_datasets.results.point import Point
     from pathkernel_trained.evaluator import PathOutputs
     from pathkernel_trained.path_network import PathNetwork
 
@@ -70,7 +70,7 @@ class Score:
         Whether there is an order for every point of the study, such as ``theory N=10``.
     compute : callable, optional
         Scores, and their standard errors if known, by the label of their order; without it
-        :func:`pathkernel_heads.orders.compare_orders` computes them for any network.
+        :func:`pathkernel_pruning.heads.orders.compare_orders` computes them for any network.
     """
 
     name: str
@@ -94,7 +94,7 @@ def gradient_scores(outputs: PathOutputs, *, normalised: bool = True) -> np.ndar
     only head of a layer has 1. As f is linear in m_h, the derivative is 2 (f − y) f_h, where f_h is
     the part of f that passes through the head.
     """
-    from pathkernel_heads.heads import normalised_in_layers
+    from pathkernel_pruning.heads.heads import normalised_in_layers
 
     through_heads = outputs.values @ outputs.through / np.sqrt(outputs.values.shape[1])
     misfit = outputs.output() - outputs.labels
@@ -104,7 +104,7 @@ def gradient_scores(outputs: PathOutputs, *, normalised: bool = True) -> np.ndar
 
 def computed_scores(sources: ScoreSources) -> dict[str, xr.DataArray]:
     """Scores of all kinds that have a function, by the label of their order, dims (head,)."""
-    from pathkernel_heads.heads import scores_by_head
+    from pathkernel_datasets.variables.head_axis import scores_by_head
 
     heads = every_head(sources.network.shape.heads_per_layer)
     return {
@@ -148,7 +148,7 @@ def _sampled(sources: ScoreSources) -> dict[str, Values]:
 
 def _theory_loss(sources: ScoreSources, prediction: str) -> dict[str, Values]:
     """Rise of the theory's error; no scores if it is unknown for a head that can be removed."""
-    from pathkernel_heads.heads import are_removable
+    from pathkernel_pruning.heads.heads import are_removable
 
     rises = sources.losses["theory_error_rise"].sel(prediction=prediction).values
     is_complete = np.isfinite(rises[are_removable(sources.network.shape.heads_per_layer)]).all()

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from pathkernel_datasets.errors import StudyError
-from pathkernel_datasets.stored_study import StoredStudy
+from pathkernel_datasets.results.stored_study import StoredStudy
 from pathkernel_tasks.heads_file import heads_digest
 from pathkernel_trained.bundled import heads_path
 from pathkernel_trained.path_network import PathNetwork, read_paths

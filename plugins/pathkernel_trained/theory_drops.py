@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import xarray as xr
 
-from pathkernel_core.heads import every_head, head_label
-from pathkernel_core.kernels import PathKernels
-from pathkernel_core.removed_heads import PREDICTIONS, FixedKernels
-from pathkernel_datasets.point import PointData
-from pathkernel_heads.heads import are_removable
+from pathkernel_core.energy.problem import PathKernels
+from pathkernel_core.paths.heads import every_head, head_label
+from pathkernel_core.prediction.removed_heads import PREDICTIONS, FixedKernels
+from pathkernel_datasets.results.point import PointData
+from pathkernel_pruning.heads.heads import are_removable
 from pathkernel_trained.layout import PRUNING
 
 

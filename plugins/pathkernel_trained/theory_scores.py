@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import xarray as xr
 
-from pathkernel_core.network import Network
-from pathkernel_core.order_parameter import head_scores
-from pathkernel_core.text import number
+from pathkernel_core.paths.network import Network
+from pathkernel_core.paths.order_parameter import head_scores
+from pathkernel_core.system.text import number
 from pathkernel_datasets.errors import StudyError
-from pathkernel_datasets.measures import choices_of
-from pathkernel_datasets.point import Point
-from pathkernel_datasets.selection import NOT_COMPUTED
-from pathkernel_datasets.temperature_choice import default_choice
+from pathkernel_datasets.results.point import Point
+from pathkernel_datasets.selection.selection import NOT_COMPUTED
+from pathkernel_datasets.selection.temperature_choice import default_choice
+from pathkernel_datasets.variables.measures import choices_of
 
 PAPER_WIDTH = 10.0
 """Width at which the paper scores heads (Fig. 3e, f)."""

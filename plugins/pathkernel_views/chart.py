@@ -25,11 +25,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pathkernel_core.atomic import replacing
-from pathkernel_core.errors import PathkernelError
-from pathkernel_core.local_files import check_local
-from pathkernel_core.text import printable
-from pathkernel_datasets.lock import locked
+from pathkernel_core.system.atomic import replacing
+from pathkernel_core.system.errors import PathkernelError
+from pathkernel_core.system.local_files import check_local
+from pathkernel_core.system.text import printable
+from pathkernel_datasets.folder.lock import locked
 from pathkernel_views.files import FileInTheWayError, check_replaceable
 from pathkernel_views.layout import arranged, resized, with_width
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from pathkernel_core.errors import PathkernelError
+from pathkernel_core.system.errors import PathkernelError
 
 
 class FileInTheWayError(PathkernelError, FileExistsError):

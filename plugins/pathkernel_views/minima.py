@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import xarray as xr
 
-from pathkernel_core.minima import SMALLEST_SHARE
-from pathkernel_core.solution import CLOSE
-from pathkernel_core.text import number
+from pathkernel_core.action.minima import SMALLEST_SHARE
+from pathkernel_core.action.solution import CLOSE
+from pathkernel_core.system.text import number
 
 _NAMED = 5  # points that a sentence lists
 

@@ -12,7 +12,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from pathkernel_core.text import printable
+from pathkernel_core.system.text import printable
 from pathkernel_views.chart import NothingToPlot
 from pathkernel_views.looks import Look, looks
 from pathkernel_views.table import csv_text

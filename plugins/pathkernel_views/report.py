@@ -19,11 +19,11 @@ from typing import Any
 
 import xarray as xr
 
-from pathkernel_core.atomic import replacing
-from pathkernel_core.errors import PathkernelError
-from pathkernel_core.local_files import check_local
-from pathkernel_core.text import number, printable
-from pathkernel_datasets.quantities import STATUS_CODES
+from pathkernel_core.system.atomic import replacing
+from pathkernel_core.system.errors import PathkernelError
+from pathkernel_core.system.local_files import check_local
+from pathkernel_core.system.text import number, printable
+from pathkernel_datasets.variables.quantities import STATUS_CODES
 from pathkernel_views.chart import Chart, NothingToPlot, vega_lite_version
 from pathkernel_views.files import check_replaceable
 from pathkernel_views.table import Table, csv_text

@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from pathkernel_core.text import number
-from pathkernel_datasets.measures import Measure, choices_of, measures_of
-from pathkernel_datasets.selection import Selection, Selections, few, index_of
+from pathkernel_core.system.text import number
+from pathkernel_datasets.selection.selection import Selection, Selections, few, index_of
+from pathkernel_datasets.variables.measures import Measure, choices_of, measures_of
 from pathkernel_views.chart import NothingToPlot
 from pathkernel_views.network import network
 from pathkernel_views.paths import (

@@ -10,21 +10,21 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from pathkernel_core.text import number, written
-from pathkernel_datasets.gains import gains
-from pathkernel_datasets.labelling import json_attribute
-from pathkernel_datasets.measures import Measure, choices_of, kind_of, measures_of
-from pathkernel_datasets.quantities import STATUS_CODES
-from pathkernel_datasets.selection import (
+from pathkernel_core.system.text import number, written
+from pathkernel_datasets.selection.gains import gains
+from pathkernel_datasets.selection.selection import (
     CONVERGED,
     NOT_COMPUTED,
     Selection,
     Selections,
     count_test_examples,
 )
-from pathkernel_datasets.study import described
-from pathkernel_datasets.swept_option import listed
-from pathkernel_datasets.temperature_choice import choose, complete_seeds, default_choice
+from pathkernel_datasets.selection.temperature_choice import choose, complete_seeds, default_choice
+from pathkernel_datasets.study.study import described
+from pathkernel_datasets.variables.labelling import json_attribute
+from pathkernel_datasets.variables.measures import Measure, choices_of, kind_of, measures_of
+from pathkernel_datasets.variables.quantities import STATUS_CODES
+from pathkernel_datasets.variables.swept_option import listed
 from pathkernel_views.chart import NothingToPlot
 from pathkernel_views.minima import minima_sentences
 from pathkernel_views.table import Table, frame_of, labelled_frame
@@ -67,10 +67,10 @@ def study_frame(
     Parameters
     ----------
     study : xarray.Dataset or Selections
-        From :func:`pathkernel_datasets.reading.open_study`, complete or not.
+        From :func:`pathkernel_datasets.folder.reading.open_study`, complete or not.
     temperature : float or str, optional
         Temperature of the study, or how it is chosen for each row, as for
-        :class:`pathkernel_datasets.selection.Selection`.
+        :class:`pathkernel_datasets.selection.selection.Selection`.
 
     Returns
     -------
@@ -404,7 +404,7 @@ def _head_score_table(study: Selections, temperature: float | str | None) -> Tab
 
 
 def gains_table(study: xr.Dataset | Selections, temperature: float | str | None = None) -> Table:
-    """Return the table of gains over the limit, see :func:`pathkernel_datasets.gains.gains`.
+    """Return the table of gains over the limit, see :func:`pathkernel.gains`.
 
     Raises
     ------

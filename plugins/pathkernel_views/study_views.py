@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
-from pathkernel_datasets.measures import measures_of
-from pathkernel_datasets.selection import Selections, index_of
-from pathkernel_datasets.study import described
+from pathkernel_datasets.selection.selection import Selections, index_of
+from pathkernel_datasets.study.study import described
+from pathkernel_datasets.variables.measures import measures_of
 from pathkernel_views.chart import Chart
 from pathkernel_views.paths import KERNELS, ROWS, of_paths
 from pathkernel_views.study_tables import UNCONVERGED, study_details, study_summary
@@ -30,12 +30,12 @@ def study_views(
     Parameters
     ----------
     dataset : xarray.Dataset
-        From :func:`pathkernel_datasets.reading.open_study`, complete or not, or a copy or a part
-        of one, such as ``dataset.sel(width=[10])``; several values of an option become a switch of
-        the charts.
+        From :func:`pathkernel_datasets.folder.reading.open_study`, complete or not, or a copy or a
+        part of one, such as ``dataset.sel(width=[10])``; several values of an option become a
+        switch of the charts.
     temperature : float or str, optional
         Temperature of the study, or how it is chosen for each width and for the limits, as for
-        :class:`pathkernel_datasets.selection.Selection`.
+        :class:`pathkernel_datasets.selection.selection.Selection`.
     seed : int, optional
         Initial seed of charts of a single seed; by default the first computed one.
 

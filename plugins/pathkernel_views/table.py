@@ -34,9 +34,9 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from pathkernel_core.atomic import replacing
-from pathkernel_core.local_files import check_local
-from pathkernel_core.text import number, printable
+from pathkernel_core.system.atomic import replacing
+from pathkernel_core.system.local_files import check_local
+from pathkernel_core.system.text import number, printable
 from pathkernel_views.files import check_replaceable
 
 if TYPE_CHECKING:

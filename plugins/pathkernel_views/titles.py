@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathkernel_datasets.study import described
+from pathkernel_datasets.study.study import described
 
 _TITLES = {
     "width": "width N",

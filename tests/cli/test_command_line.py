@@ -24,13 +24,13 @@ from pathkernel.main import _with_commands, main, pathkernel
 from pathkernel.output import print_views, say
 from pathkernel.run_command import run, task_command
 from pathkernel_core import Network
-from pathkernel_core.hooks import Plugins
-from pathkernel_core.options import option
-from pathkernel_datasets import computing
-from pathkernel_datasets.piece_files import write_arrays
-from pathkernel_datasets.reading import open_study
-from pathkernel_datasets.run_study import run_study
-from pathkernel_datasets.study import Study
+from pathkernel_core.contracts.hooks import Plugins
+from pathkernel_core.contracts.options import option
+from pathkernel_datasets.folder.piece_files import write_arrays
+from pathkernel_datasets.folder.reading import open_study
+from pathkernel_datasets.run import computing
+from pathkernel_datasets.run.run_study import run_study
+from pathkernel_datasets.study.study import Study
 from pathkernel_phases.results import LearningCurves
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 from pathkernel_views.paths import limit_diagonal
@@ -365,7 +365,11 @@ def start():
     context = multiprocessing.get_context("forkserver")
     packages = "pathkernel", "pathkernel_one_shot", "pathkernel_tasks"
     plugins = [f"{package}.plugin" for package in packages]
-    modules = ["pathkernel_datasets.run_study", "pathkernel_views.study_tables", "rich.progress"]
+    modules = [
+        "pathkernel_datasets.run.run_study",
+        "pathkernel_views.study_tables",
+        "rich.progress",
+    ]
     context.set_forkserver_preload(["pathkernel.main", *plugins, *modules])
 
     def begin(*arguments):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pathkernel.options import options_of
 from pathkernel.run_command import Running
 from pathkernel.study_file import StudyFileError, values_of
-from pathkernel_core.options import (
+from pathkernel_core.contracts.options import (
     Options,
     checked,
     declared_options,
@@ -23,7 +23,7 @@ from pathkernel_core.options import (
     several_values,
     takes_several,
 )
-from pathkernel_datasets.study import Study
+from pathkernel_datasets.study.study import Study
 from pathkernel_one_shot.settings import Training
 from pathkernel_sampling.results import Samples
 from pathkernel_tasks.hidden_markov import HiddenMarkov

@@ -12,8 +12,8 @@ import pytest
 
 import pathkernel
 import pathkernel_core
-from pathkernel_core.hooks import GROUP, PluginError, load_plugins
-from pathkernel_datasets.study import Study
+from pathkernel_core.contracts.hooks import GROUP, PluginError, load_plugins
+from pathkernel_datasets.study.study import Study
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 
 pytestmark = pytest.mark.version

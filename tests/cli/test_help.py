@@ -6,7 +6,7 @@ import click
 import pytest
 
 from pathkernel.main import _with_commands
-from pathkernel_core.hooks import load_plugins
+from pathkernel_core.contracts.hooks import load_plugins
 
 VERBS = {
     *(

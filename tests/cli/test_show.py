@@ -14,12 +14,12 @@ import xarray as xr
 
 from pathkernel.main import main
 from pathkernel.plugin import pathkernel_commands
-from pathkernel_core.hooks import Plugins
-from pathkernel_core.result import Result
-from pathkernel_datasets.run_result import run_result
-from pathkernel_datasets.run_study import compute_study
-from pathkernel_datasets.study import Study
-from pathkernel_datasets.study_folder import StudyFolder
+from pathkernel_core.contracts.hooks import Plugins
+from pathkernel_core.contracts.result import Result
+from pathkernel_datasets.folder.study_folder import StudyFolder
+from pathkernel_datasets.results.run_result import run_result
+from pathkernel_datasets.run.run_study import compute_study
+from pathkernel_datasets.study.study import Study
 from pathkernel_datasets.testing import SmallTask
 from pathkernel_views.chart import Chart
 from pathkernel_views.table import Table

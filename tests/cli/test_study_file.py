@@ -13,9 +13,9 @@ import pytest
 from pathkernel.main import main
 from pathkernel.study_file import StudyFileError, _toml, read_study, study_toml
 from pathkernel_core import QueryKey
-from pathkernel_datasets.reading import open_folder
-from pathkernel_datasets.run_study import compute_study
-from pathkernel_datasets.stored_study import StoredStudy
+from pathkernel_datasets.folder.reading import open_folder
+from pathkernel_datasets.results.stored_study import StoredStudy
+from pathkernel_datasets.run.run_study import compute_study
 from pathkernel_datasets.testing import SMALL_STUDY
 from pathkernel_tasks.heads_file import save_heads
 from pathkernel_tasks.hidden_markov import HiddenMarkov

@@ -53,7 +53,7 @@ def test_public_names():
 def test_examples_in_docstrings_run(name):
     module = importlib.import_module(name)
     assert inspect.getdoc(module)
-    if name == "pathkernel_core.differentiable":
+    if name == "pathkernel_core.prediction.differentiable":
         pytest.importorskip("torch")
     results = doctest.testmod(module, optionflags=doctest.NORMALIZE_WHITESPACE)
     assert results.failed == 0

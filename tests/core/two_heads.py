@@ -3,8 +3,8 @@
 import numpy as np
 
 import pathkernel_core as pk
-from pathkernel_core.coexistence import ActionFamily
-from pathkernel_core.curves import Stops
+from pathkernel_core.phases.coexistence import ActionFamily
+from pathkernel_core.phases.curves import Stops
 
 WIDTH = 20
 

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from pathkernel_core import atomic
-from pathkernel_datasets.check import check
+from pathkernel_core.system import atomic
 from pathkernel_datasets.errors import StudyError
-from pathkernel_datasets.reading import open_study
+from pathkernel_datasets.folder.check import check
+from pathkernel_datasets.folder.reading import open_study
 
 
 def content(path):

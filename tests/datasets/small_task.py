@@ -8,8 +8,8 @@ from typing import ClassVar
 import numpy as np
 
 import pathkernel_core as pk
-from pathkernel_core.task import Examples, Realisation, Task, option
-from pathkernel_datasets import computing
+from pathkernel_core.contracts.task import Examples, Realisation, Task, option
+from pathkernel_datasets.run import computing
 
 
 @dataclass(frozen=True)

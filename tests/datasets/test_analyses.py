@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from small_task import Small
 
-from pathkernel_core.analysis import Analysis, Variable
+from pathkernel_core.contracts.analysis import Analysis, Variable
 from pathkernel_datasets.errors import AnalysisError, StudyError
-from pathkernel_datasets.reading import open_study
-from pathkernel_datasets.run_study import run_study
-from pathkernel_datasets.study import Study
+from pathkernel_datasets.folder.reading import open_study
+from pathkernel_datasets.run.run_study import run_study
+from pathkernel_datasets.study.study import Study
 
 
 class Trace(Analysis):

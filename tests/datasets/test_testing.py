@@ -7,11 +7,11 @@ import pytest
 import xarray as xr
 from test_analyses import Trace
 
-from pathkernel_core.analysis import Variable
-from pathkernel_core.options import option
-from pathkernel_core.progress import Progress
-from pathkernel_core.result import Result
-from pathkernel_datasets.study import Study
+from pathkernel_core.contracts.analysis import Variable
+from pathkernel_core.contracts.options import option
+from pathkernel_core.contracts.result import Result
+from pathkernel_core.system.progress import Progress
+from pathkernel_datasets.study.study import Study
 from pathkernel_datasets.testing import SmallTask, check_analysis, check_result
 
 TINY = Study(SmallTask(), (10,), (1.0,), (0,))

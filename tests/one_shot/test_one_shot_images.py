@@ -15,7 +15,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from pathkernel_core import QueryKey, attentioned_inputs
-from pathkernel_core.testing import check_task
+from pathkernel_core.contracts.testing import check_task
 from pathkernel_one_shot import held_out
 from pathkernel_one_shot.idx import FASHION_MNIST, MNIST, read_idx_set
 from pathkernel_one_shot.omniglot import (

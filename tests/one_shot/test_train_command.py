@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pathkernel.main import main
-from pathkernel_core.hooks import UnknownNameError
+from pathkernel_core.contracts.hooks import UnknownNameError
 from pathkernel_one_shot.settings import PRESETS, Training, preset
 from pathkernel_trained.network import NetworkShape
 from without_jax import without_jax

@@ -16,8 +16,8 @@ import xarray as xr
 pytest.importorskip("jax", reason="training needs the extra: pip install pathkernel[training]")
 pytest.importorskip("optax", reason="training needs the extra: pip install pathkernel[training]")
 
-from pathkernel_core import atomic
-from pathkernel_core.progress import silent
+from pathkernel_core.system import atomic
+from pathkernel_core.system.progress import silent
 from pathkernel_datasets.errors import StudyError
 from pathkernel_one_shot import training, training_run
 from pathkernel_one_shot.folder import locked_folder

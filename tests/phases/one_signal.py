@@ -6,12 +6,12 @@ from typing import ClassVar
 import numpy as np
 
 import pathkernel_core as pk
-from pathkernel_core.hooks import Plugins
-from pathkernel_core.task import Examples, Realisation, Task, option
-from pathkernel_datasets.run_result import run_result
-from pathkernel_datasets.run_study import run_study
-from pathkernel_datasets.stored_study import StoredStudy
-from pathkernel_datasets.study import Study
+from pathkernel_core.contracts.hooks import Plugins
+from pathkernel_core.contracts.task import Examples, Realisation, Task, option
+from pathkernel_datasets.results.run_result import run_result
+from pathkernel_datasets.results.stored_study import StoredStudy
+from pathkernel_datasets.run.run_study import run_study
+from pathkernel_datasets.study.study import Study
 
 
 @dataclass(frozen=True)

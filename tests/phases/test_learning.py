@@ -7,9 +7,9 @@ import pytest
 import xarray as xr
 from one_signal import OneSignal, computed, plugins, study_of
 
-from pathkernel_core.average_case import average_case_error, kernel_spectrum
-from pathkernel_datasets.point import Point
-from pathkernel_datasets.study import Study
+from pathkernel_core.prediction.average_case import average_case_error, kernel_spectrum
+from pathkernel_datasets.results.point import Point
+from pathkernel_datasets.study.study import Study
 from pathkernel_datasets.testing import check_result
 from pathkernel_phases.learning import stored_curves
 from pathkernel_phases.results import LearningCurves

@@ -9,10 +9,10 @@ import xarray as xr
 from one_signal import OneSignal, computed, study_of
 
 import pathkernel_core as pk
-from pathkernel_core.coexistence import ActionFamily, crossings_between
-from pathkernel_core.spinodals import spinodal_towards
-from pathkernel_datasets.point import Point
-from pathkernel_datasets.stored_study import StoredStudy
+from pathkernel_core.phases.coexistence import ActionFamily, crossings_between
+from pathkernel_core.phases.spinodals import spinodal_towards
+from pathkernel_datasets.results.point import Point
+from pathkernel_datasets.results.stored_study import StoredStudy
 from pathkernel_phases.phase_map import PhaseMap, stored_curves, stored_maps
 from pathkernel_phases.phase_plane import PhasePlane
 from pathkernel_phases.phase_views import phase_views

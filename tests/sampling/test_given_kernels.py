@@ -6,9 +6,9 @@ import pytest
 jax = pytest.importorskip("jax")
 pytest.importorskip("blackjax")
 
-import pathkernel_core as pk  # noqa: E402
-from pathkernel_sampling.corrections import next_order, predict_next_order  # noqa: E402
-from pathkernel_sampling.models import build_model  # noqa: E402
+import pathkernel_core as pk
+from pathkernel_sampling.corrections.next_order import next_order, predict_next_order
+from pathkernel_sampling.models.models import build_model
 
 
 def kernels_of(xi, dual):

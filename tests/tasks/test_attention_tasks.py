@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import pathkernel_core as pk
-from pathkernel_core.testing import check_task
+from pathkernel_core.contracts.testing import check_task
 from pathkernel_tasks.copying import Copying
 from pathkernel_tasks.single_location import SingleLocation
 

@@ -13,15 +13,15 @@ import zarr
 from safetensors.numpy import save_file
 
 import pathkernel_core as pk
-from pathkernel_core import testing
-from pathkernel_core.backend import to_host
-from pathkernel_datasets import sums
+from pathkernel_core.arrays.backend import to_host
+from pathkernel_core.contracts import testing
 from pathkernel_datasets.errors import StudyError, TaskError
-from pathkernel_datasets.labelling import json_attribute
-from pathkernel_datasets.reading import open_study
-from pathkernel_datasets.run_study import run_study
-from pathkernel_datasets.stored_study import StoredStudy
-from pathkernel_datasets.study import Study
+from pathkernel_datasets.folder.reading import open_study
+from pathkernel_datasets.results.stored_study import StoredStudy
+from pathkernel_datasets.run import sums
+from pathkernel_datasets.run.run_study import run_study
+from pathkernel_datasets.study.study import Study
+from pathkernel_datasets.variables.labelling import json_attribute
 from pathkernel_tasks import custom, custom_data
 from pathkernel_tasks.custom import Custom
 from pathkernel_tasks.heads_file import save_heads

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import pathkernel_core as pk
-from pathkernel_core import testing
-from pathkernel_core.testing import check_task
-from pathkernel_datasets.prepared import array_library, prepare_data
-from pathkernel_datasets.study import Study
+from pathkernel_core.contracts import testing
+from pathkernel_core.contracts.testing import check_task
+from pathkernel_datasets.study.prepared import array_library, prepare_data
+from pathkernel_datasets.study.study import Study
 from pathkernel_tasks import hidden_markov
 from pathkernel_tasks.hidden_markov import HiddenMarkov, chains
 

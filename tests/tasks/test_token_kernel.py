@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 import pathkernel_core as pk
-from pathkernel_core.hooks import Plugins
-from pathkernel_core.task import Blocks
+from pathkernel_core.contracts.hooks import Plugins
+from pathkernel_core.contracts.task import Blocks
 from pathkernel_datasets.errors import StudyError
-from pathkernel_datasets.prepared import array_library, prepare_data
-from pathkernel_datasets.run_study import run_study
-from pathkernel_datasets.stored_study import StoredStudy
-from pathkernel_datasets.study import Study
+from pathkernel_datasets.results.stored_study import StoredStudy
+from pathkernel_datasets.run.run_study import run_study
+from pathkernel_datasets.study.prepared import array_library, prepare_data
+from pathkernel_datasets.study.study import Study
 from pathkernel_datasets.testing import SmallTask
 from pathkernel_phases.learning import missing_seeds
 from pathkernel_tasks.custom import Custom

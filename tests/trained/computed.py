@@ -1,8 +1,8 @@
 """Results of studies computed and opened in one go."""
 
-from pathkernel_core.progress import silent
-from pathkernel_datasets.run_result import run_result
-from pathkernel_datasets.stored_study import StoredStudy
+from pathkernel_core.system.progress import silent
+from pathkernel_datasets.results.run_result import run_result
+from pathkernel_datasets.results.stored_study import StoredStudy
 from pathkernel_trained.results import Comparison, Pruning
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pathkernel_core.hooks import UnknownNameError
+from pathkernel_core.contracts.hooks import UnknownNameError
 from pathkernel_one_shot.task import OneShotImages
 from pathkernel_tasks.heads_file import heads_digest
 from pathkernel_trained import bundled

@@ -17,16 +17,16 @@ from safetensors.numpy import load_file, save_file
 
 from pathkernel.main import main
 from pathkernel_core import Network, QueryKey
-from pathkernel_core.order_parameter import head_scores
-from pathkernel_core.task import Examples, Realisation
+from pathkernel_core.contracts.task import Examples, Realisation
+from pathkernel_core.paths.order_parameter import head_scores
 from pathkernel_datasets.errors import StudyError
-from pathkernel_datasets.point import Point
-from pathkernel_datasets.reading import open_study
-from pathkernel_datasets.result_files import publish_parts, write_part
-from pathkernel_datasets.run_study import run_study
-from pathkernel_datasets.stored_study import StoredStudy
-from pathkernel_datasets.study import Study
-from pathkernel_datasets.zarr_files import write_tree
+from pathkernel_datasets.folder.reading import open_study
+from pathkernel_datasets.folder.zarr_files import write_tree
+from pathkernel_datasets.results.point import Point
+from pathkernel_datasets.results.result_files import publish_parts, write_part
+from pathkernel_datasets.results.stored_study import StoredStudy
+from pathkernel_datasets.run.run_study import run_study
+from pathkernel_datasets.study.study import Study
 from pathkernel_one_shot.task import OneShotImages
 from pathkernel_one_shot.tokens import label_vectors
 from pathkernel_tasks.custom import Custom

@@ -5,7 +5,7 @@ import pytest
 from made_up_networks import by_hand, made_up
 
 from pathkernel_core import Examples
-from pathkernel_core.heads import every_head
+from pathkernel_core.paths.heads import every_head
 from pathkernel_trained.checkpoint import Checkpoint
 from pathkernel_trained.evaluator import PathEvaluator, PathOutputs, path_outputs
 from pathkernel_trained.path_network import along_paths, without_heads

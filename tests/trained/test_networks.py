@@ -5,7 +5,7 @@ import pytest
 from made_up_networks import WIDTHS, made_up
 
 from pathkernel_core import Network
-from pathkernel_core.heads import kept_heads
+from pathkernel_core.paths.heads import kept_heads
 from pathkernel_tasks.heads_file import read_heads
 from pathkernel_trained.checkpoint import Checkpoint, read_checkpoint, save_checkpoint
 from pathkernel_trained.network import Cost, NetworkShape, initial_weights, network_cost, shape_of

@@ -7,12 +7,12 @@ from computed import opened, prune
 from made_up_networks import by_hand, made_up
 
 from pathkernel.main import main
-from pathkernel_core.heads import every_head
-from pathkernel_core.progress import silent
-from pathkernel_core.task import Examples
+from pathkernel_core.contracts.task import Examples
+from pathkernel_core.paths.heads import every_head
+from pathkernel_core.system.progress import silent
 from pathkernel_datasets.errors import StudyError
-from pathkernel_datasets.stored_study import StoredStudy
-from pathkernel_heads.orders import removed_heads
+from pathkernel_datasets.results.stored_study import StoredStudy
+from pathkernel_pruning.heads.orders import removed_heads
 from pathkernel_trained.checkpoint import Checkpoint, save_checkpoint
 from pathkernel_trained.comparison_store import compared
 from pathkernel_trained.evaluator import PathOutputs, path_outputs

@@ -7,7 +7,7 @@ import pytest
 from made_up_networks import by_hand, made_up
 from test_evaluator import outputs_of
 
-from pathkernel_core.heads import every_head
+from pathkernel_core.paths.heads import every_head
 from pathkernel_trained.evaluator import PathEvaluator, PathOutputs
 from pathkernel_trained.gains import (
     PathGains,

@@ -6,7 +6,7 @@ from made_up_networks import WIDTHS, by_hand, made_up
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from pathkernel_core.heads import every_head
+from pathkernel_core.paths.heads import every_head
 from pathkernel_tasks.heads_file import read_heads
 from pathkernel_trained.checkpoint import Checkpoint, read_checkpoint, save_checkpoint
 from pathkernel_trained.network import NetworkShape, initial_weights

@@ -16,18 +16,18 @@ from test_theory_scores import write_draws
 
 from pathkernel.main import main
 from pathkernel_core import Network, head_scores
-from pathkernel_core.heads import every_head, kept_heads
-from pathkernel_datasets.point import Point
-from pathkernel_datasets.reading import open_study
-from pathkernel_datasets.run_study import run_study
-from pathkernel_datasets.stored_study import StoredStudy
-from pathkernel_datasets.study import Study
-from pathkernel_heads.heads import removal_order
-from pathkernel_heads.orders import removed_heads
-from pathkernel_heads.scores import kind_of
+from pathkernel_core.paths.heads import every_head, kept_heads
+from pathkernel_datasets.folder.reading import open_study
+from pathkernel_datasets.results.point import Point
+from pathkernel_datasets.results.stored_study import StoredStudy
+from pathkernel_datasets.run.run_study import run_study
+from pathkernel_datasets.study.study import Study
 from pathkernel_one_shot.held_out import TEST_SETS, VALIDATION, episode_set
 from pathkernel_one_shot.task import OneShotImages
 from pathkernel_one_shot.tokens import label_vectors
+from pathkernel_pruning.heads.heads import removal_order
+from pathkernel_pruning.heads.orders import removed_heads
+from pathkernel_pruning.heads.scores import kind_of
 from pathkernel_trained.checkpoint import Checkpoint, read_checkpoint, save_checkpoint
 from pathkernel_trained.evaluator import path_outputs
 from pathkernel_trained.network import NetworkShape, initial_weights

@@ -9,11 +9,11 @@ import pytest
 import rich.console
 import xarray as xr
 
-from pathkernel_core.heads import every_head, head_label
-from pathkernel_core.removed_heads import PREDICTIONS
-from pathkernel_heads.heads import scores_by_head
-from pathkernel_heads.order_views import order_views
-from pathkernel_heads.orders import compare_orders, orders_of, removed_heads
+from pathkernel_core.paths.heads import every_head, head_label
+from pathkernel_core.prediction.removed_heads import PREDICTIONS
+from pathkernel_datasets.variables.head_axis import scores_by_head
+from pathkernel_pruning.heads.order_views import order_views
+from pathkernel_pruning.heads.orders import compare_orders, orders_of, removed_heads
 from pathkernel_trained.evaluator import PathEvaluator, PathOutputs
 from pathkernel_trained.layout import PRUNING
 from pathkernel_trained.pruning_views import pruning_views

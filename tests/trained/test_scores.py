@@ -11,7 +11,7 @@ from made_up_networks import WIDTHS, by_hand, made_up
 from test_evaluator import outputs_of
 
 from pathkernel_core import Network, head_scores
-from pathkernel_core.heads import every_head
+from pathkernel_core.paths.heads import every_head
 from pathkernel_trained.checkpoint import Checkpoint
 from pathkernel_trained.evaluator import PathOutputs
 from pathkernel_trained.network import join_layers

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import pathkernel_core as pk
-from pathkernel_core.heads import every_head, head_label, kept_heads
-from pathkernel_core.removed_heads import PREDICTIONS
-from pathkernel_datasets.point import Point, PointData
-from pathkernel_datasets.prepared import PreparedData
+from pathkernel_core.paths.heads import every_head, head_label, kept_heads
+from pathkernel_core.prediction.removed_heads import PREDICTIONS
+from pathkernel_datasets.results.point import Point, PointData
+from pathkernel_datasets.study.prepared import PreparedData
 from pathkernel_trained.scores import SCORES, ScoreSources
 from pathkernel_trained.theory_drops import theory_drops
 

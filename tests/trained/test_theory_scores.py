@@ -7,13 +7,13 @@ import pytest
 import xarray as xr
 
 from pathkernel_core import Network, head_scores
-from pathkernel_datasets.draws import order_parameter_draws
 from pathkernel_datasets.errors import StudyError
-from pathkernel_datasets.point import Point
-from pathkernel_datasets.result_files import publish_parts, write_part
-from pathkernel_datasets.run_study import run_study
-from pathkernel_datasets.stored_study import StoredStudy
-from pathkernel_datasets.study import Study
+from pathkernel_datasets.results.draws import order_parameter_draws
+from pathkernel_datasets.results.point import Point
+from pathkernel_datasets.results.result_files import publish_parts, write_part
+from pathkernel_datasets.results.stored_study import StoredStudy
+from pathkernel_datasets.run.run_study import run_study
+from pathkernel_datasets.study.study import Study
 from pathkernel_datasets.testing import SmallTask
 from pathkernel_trained.theory_scores import (
     sampled_scores,

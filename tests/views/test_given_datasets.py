@@ -9,12 +9,12 @@ import xarray as xr
 
 from pathkernel_analyses.plugin import pathkernel_analyses
 from pathkernel_datasets.errors import NotInStudyError
-from pathkernel_datasets.gains import gains
-from pathkernel_datasets.reading import open_study
-from pathkernel_datasets.run_study import run_study
-from pathkernel_datasets.selection import Selection
-from pathkernel_datasets.swept_option import by_value
+from pathkernel_datasets.folder.reading import open_study
+from pathkernel_datasets.run.run_study import run_study
+from pathkernel_datasets.selection.gains import gains
+from pathkernel_datasets.selection.selection import Selection
 from pathkernel_datasets.testing import SMALL_STUDY
+from pathkernel_datasets.variables.swept_option import by_value
 from pathkernel_views import study_pictures
 from pathkernel_views.report import write_report
 from pathkernel_views.study_tables import study_frame

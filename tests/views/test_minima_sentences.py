@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from pathkernel_datasets.run_study import run_study
-from pathkernel_datasets.study import Study
+from pathkernel_datasets.run.run_study import run_study
+from pathkernel_datasets.study.study import Study
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 from pathkernel_views.minima import minima_sentences
 

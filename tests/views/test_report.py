@@ -21,15 +21,15 @@ from pathkernel.main import main
 from pathkernel.plugin import pathkernel_commands
 from pathkernel.study_file import study_command
 from pathkernel_analyses.plugin import pathkernel_analyses
-from pathkernel_core.attention import AttentionProduct
-from pathkernel_core.hooks import Plugins
-from pathkernel_core.result import Result
-from pathkernel_core.task import Examples, Realisation, Task, option
-from pathkernel_datasets.reading import open_study
-from pathkernel_datasets.run_result import run_result
-from pathkernel_datasets.run_study import run_study
-from pathkernel_datasets.stored_study import StoredStudy
-from pathkernel_datasets.study import Study
+from pathkernel_core.contracts.hooks import Plugins
+from pathkernel_core.contracts.result import Result
+from pathkernel_core.contracts.task import Examples, Realisation, Task, option
+from pathkernel_core.paths.layers import AttentionProduct
+from pathkernel_datasets.folder.reading import open_study
+from pathkernel_datasets.results.run_result import run_result
+from pathkernel_datasets.results.stored_study import StoredStudy
+from pathkernel_datasets.run.run_study import run_study
+from pathkernel_datasets.study.study import Study
 from pathkernel_views.chart import Chart, NothingToPlot
 from pathkernel_views.report import write_report
 from pathkernel_views.study_views import study_charts

@@ -10,14 +10,14 @@ import pytest
 from rich.console import Console
 
 from pathkernel_analyses.plugin import pathkernel_analyses
-from pathkernel_core.attention import AttentionProduct
-from pathkernel_core.task import Examples, Realisation, Task, option
-from pathkernel_core.text import number
-from pathkernel_datasets.quantities import STATUS_CODES
-from pathkernel_datasets.reading import open_study
-from pathkernel_datasets.run_study import run_study
-from pathkernel_datasets.selection import Selection
-from pathkernel_datasets.study import Study
+from pathkernel_core.contracts.task import Examples, Realisation, Task, option
+from pathkernel_core.paths.layers import AttentionProduct
+from pathkernel_core.system.text import number
+from pathkernel_datasets.folder.reading import open_study
+from pathkernel_datasets.run.run_study import run_study
+from pathkernel_datasets.selection.selection import Selection
+from pathkernel_datasets.study.study import Study
+from pathkernel_datasets.variables.quantities import STATUS_CODES
 from pathkernel_views.study_tables import (
     choice_table,
     gains_table,

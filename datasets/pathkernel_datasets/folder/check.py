@@ -1,0 +1,109 @@
+"""Reading all of a study's folder, to name what is damaged in it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pathkernel_core.system.local_files import check_local
+from pathkernel_datasets.folder.piece_files import SUFFIX, is_damaged
+from pathkernel_datasets.folder.reading import open_folder, open_study
+from pathkernel_datasets.folder.study_folder import (
+    DESCRIPTION,
+    PIECES,
+    STUDY,
+    SUMS,
+    described_study,
+    irregular_files,
+    stored_template,
+)
+from pathkernel_datasets.folder.sweep_folder import SweepFolder, folder_of
+from pathkernel_datasets.folder.zarr_files import METADATA, faults, metadata_of
+from pathkernel_datasets.study.identity import core_of
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Outcome of reading all of a study's folder.
+
+    Attributes
+    ----------
+    study, results : tuple of str
+        Lines about damage: of the study, and of its results.
+    points, computed : int
+        Points of the grid, and those of them that are computed; 0 if the study is damaged.
+    arrays : int
+        Arrays that were read.
+    is_published : bool
+        Whether ``study.zarr`` holds all of the study.
+    """
+
+    study: tuple[str, ...]
+    results: tuple[str, ...] = ()
+    points: int = 0
+    computed: int = 0
+    arrays: int = 0
+    is_published: bool = True
+
+
+def check(path: str | os.PathLike) -> Checked:
+    """Read all that is in the folder of a study.
+
+    Raises
+    ------
+    StudyError
+        If the path is no folder of a study.
+    """
+    check_local(path)
+    path = Path(path)
+    if stored_template(path) is None and not (path / STUDY).exists():
+        open_folder(path)  # says what it is
+    study, results = list(_study_damage(path)), list(_result_damage(path))
+    arrays = sum(
+        metadata_of(file.parent).get("node_type") == "array" for file in path.rglob(METADATA)
+    )
+    if study:
+        return Checked(tuple(study), tuple(results), arrays=arrays)
+    status = open_study(path)["status"].values
+    computed = int((status != 0).sum())
+    return Checked(
+        (), tuple(results), status.size, computed, arrays, open_folder(path).is_published
+    )
+
+
+def _study_damage(path: Path) -> Iterator[str]:
+    """Lines about damage to the study of a folder, or to the studies of all values of an option."""
+    if described_study(path) is None:
+        yield f"{path / DESCRIPTION} is missing or damaged"
+    yield from irregular_files(path)
+    if (path / STUDY).is_dir():
+        for name, fault in faults(path / STUDY):
+            yield f"{path / STUDY / name} {fault}"
+    for file in sorted((*path.glob(f"{PIECES}/*{SUFFIX}"), *path.glob(f"{SUMS}/*{SUFFIX}"))):
+        if is_damaged(file):
+            yield f"{file} is damaged"
+    if (template := stored_template(path)) is None:
+        return
+    folder = folder_of(path, template.attrs["study"])
+    if isinstance(folder, SweepFolder):
+        for single in folder.folders.values():
+            yield from _study_damage(single.path)
+            own = described_study(single.path)
+            if own is not None and core_of(json.loads(own.attrs["study"])) != single.core:
+                yield f"{single.path} holds another study than {path / DESCRIPTION}"
+    if folder.fault:
+        yield folder.fault
+
+
+def _result_damage(path: Path) -> Iterator[str]:
+    """Lines about damage to results, and to draws that are not published yet."""
+    for file in sorted(path.rglob("*.zarr")):
+        if file.name != STUDY and PIECES not in file.relative_to(path).parts and file.is_dir():
+            for name, fault in faults(file):
+                yield f"{file / name} {fault}"
+    for file in sorted(path.glob(f"**/{PIECES}/*/**/*{SUFFIX}")):
+        if is_damaged(file):
+            yield f"{file} is damaged"

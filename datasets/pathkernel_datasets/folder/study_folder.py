@@ -1,0 +1,376 @@
+"""The folder of a study: all that is computed of it, complete, in progress or damaged.
+
+    NAME/study.json     the dataset without values: labels, and all that determines the study
+    NAME/pieces/        while something is computed: a file for every seed, and seed and width
+    NAME/study.zarr     the published study, once all pieces are there; then the pieces go
+    NAME/sums/          sums over training examples that do not fit into memory
+    NAME/OPTION-VALUE/  a folder of the same kind for each of several values of an option
+
+Nothing else is state: a piece is there and whole, or it is not there; an empty file among the
+pieces tells that they are of the study, and not of its results.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from pathkernel_core.system.atomic import replacing
+from pathkernel_core.system.local_files import IRREGULAR, irregular_entries, is_damage, read_json
+from pathkernel_core.system.text import number
+from pathkernel_datasets.errors import StudyError
+from pathkernel_datasets.folder.piece_files import SUFFIX, read_arrays
+from pathkernel_datasets.folder.published import PublishedStudy, Values, publish
+from pathkernel_datasets.folder.zarr_files import attributes_of, open_dataset
+from pathkernel_datasets.study.identity import core_of, grid_of
+from pathkernel_datasets.variables.template import SCHEMA_VERSION, from_json, on_grid, to_json
+
+DESCRIPTION, STUDY, PIECES, SUMS = "study.json", "study.zarr", "pieces", "sums"
+MARKER = "in-progress"
+OWN = (DESCRIPTION, STUDY, PIECES, SUMS)
+RESUME = "run the command again that computes it"
+REMEDY = "run the command again that computed it, which computes what is damaged again"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Key of a piece of a study, which is computed in one go; it has values at all temperatures.
+
+    Attributes
+    ----------
+    seed : int
+    width : float or None
+        None for the data and the Gaussian process limits.
+    """
+
+    seed: int
+    width: float | None
+
+    @property
+    def name(self) -> str:
+        """Name of the piece's file."""
+        width = "" if self.width is None else f"_N-{decimal(self.width)}"
+        return f"seed-{self.seed}{width}"
+
+    def __str__(self) -> str:
+        """The piece as a reader would write it."""
+        return f"seed {self.seed}, " + (
+            "GP limit" if self.width is None else f"N = {number(self.width)}"
+        )
+
+
+def decimal(value: float) -> str:
+    """A number in decimals, as names of files have it: 1000 and 0.0001."""
+    return np.format_float_positional(value, trim="-")
+
+
+def described_study(path: Path) -> xr.Dataset | None:
+    """Dataset of the study in a folder without values, by its file; None if it is lost.
+
+    Raises
+    ------
+    StudyError
+        If another version of pathkernel wrote it.
+    """
+    template = from_json(read_json(path / DESCRIPTION))
+    if template is not None:
+        _check_version(path, template.attrs.get("schema_version"))
+    return template if template is not None and _is_plain(template) else None
+
+
+def stored_template(path: Path) -> xr.Dataset | None:
+    """Dataset of the study in a folder without values, by its file or else by the published one.
+
+    None if neither says which study it is; without coordinates if those of the published one are
+    damaged.
+    """
+    if (template := described_study(path)) is not None:
+        return template
+    attributes = attributes_of(path / STUDY) if (path / STUDY).exists() else {}
+    if "study" not in attributes:
+        return None
+    _check_version(path, attributes["schema_version"])
+    try:
+        return on_grid(open_dataset(path / STUDY), {}).load()
+    except Exception as error:  # whatever the reader of a damaged file raises
+        if not is_damage(error):
+            raise
+        return xr.Dataset(attrs=attributes)
+
+
+def describe(path: Path, template: xr.Dataset) -> None:
+    """Write the dataset without values into a folder, unless it is there."""
+    content = to_json(template).encode()
+    # as bytes: a damaged file need not be text
+    if not (path / DESCRIPTION).exists() or (path / DESCRIPTION).read_bytes() != content:
+        with replacing(path / DESCRIPTION) as file:
+            file.write_bytes(content)
+
+
+def _check_version(path: Path, version: Any) -> None:
+    if version != SCHEMA_VERSION:
+        raise StudyError(
+            f"{path} has schema version {version}, this pathkernel reads version "
+            f"{SCHEMA_VERSION}; install the version of pathkernel that wrote it"
+        )
+
+
+def _is_plain(template: xr.Dataset) -> bool:
+    """Whether names and values that a study sweeps can be names of folders."""
+    with suppress(AttributeError, KeyError, TypeError, ValueError):
+        identity = json.loads(template.attrs["study"])
+        return all(
+            name.isidentifier() and re.fullmatch(r"[\w.+ -]+", str(value)) and str(value) in drawn
+            for name, drawn in identity.get("sweep", {}).items()
+            for value in identity["options"][name]
+        )
+    return False
+
+
+def irregular_files(path: Path) -> Iterator[str]:
+    """Lines about pipes, devices, broken links and links to folders among a study's files."""
+    for name in OWN:
+        for entry in irregular_entries(path / name):
+            yield f"{entry} is {IRREGULAR}; remove it"
+
+
+def check_regular(path: Path) -> None:
+    """Raise a StudyError if there is a pipe, a device or such a link among a study's files."""
+    for line in irregular_files(path):
+        raise StudyError(line)
+
+
+@dataclass(frozen=True)
+class Folder:
+    """The folder of a study, of one value of every option or of several.
+
+    Attributes
+    ----------
+    path : Path
+    text : str
+        Identity of the study as JSON, see :func:`pathkernel_datasets.study.identity.identity_of`.
+    """
+
+    path: Path
+    text: str
+
+    def __reduce__(self) -> tuple:
+        """Workers read the files themselves."""
+        return type(self), (self.path, self.text)
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """All that determines the study."""
+        return json.loads(self.text)
+
+    @property
+    def in_progress(self) -> bool:
+        """Whether something is computed or joined that is not published."""
+        return os.path.lexists(self.path / PIECES / MARKER)
+
+    @property
+    def is_published(self) -> bool:
+        """Whether the published study is on the whole grid, and nothing is computed any more."""
+        return not self.in_progress and self.published_text == self.text
+
+    @property
+    def published_text(self) -> str:
+        """Identity of the published study as JSON; empty if there is none, or it is damaged."""
+        published = self.path / STUDY
+        return str(attributes_of(published).get("study", "")) if published.exists() else ""
+
+    @cached_property
+    def grid(self) -> dict[str, list]:
+        """Values along every dimension of the study's grid."""
+        return grid_of(self.identity)
+
+    @cached_property
+    def core(self) -> str:
+        """All that determines the study besides its grid."""
+        return self._core_of(self.text)
+
+    def _core_of(self, text: str) -> str:
+        return core_of(json.loads(text))
+
+    @property
+    def fault(self) -> str:
+        """Fault of a published study that is missing, or is another than that of the folder.
+
+        While the study is in progress an older one, or that of a single value, may be there.
+        """
+        published = self.published_text
+        if self.in_progress or published == self.text:
+            return ""
+        if not published:
+            return "" if (self.path / STUDY).exists() else f"{self.path / STUDY} is missing"
+        is_other = self._core_of(published) != self.core
+        difference = "holds another study" if is_other else "is on another grid"
+        return f"{self.path / STUDY} {difference} than {DESCRIPTION}"
+
+    @cached_property
+    def template(self) -> xr.Dataset:
+        """The dataset of the study without values.
+
+        Raises
+        ------
+        StudyError
+            If it is lost, until the study is run again.
+        """
+        template = stored_template(self.path)
+        # not that of another study, put in its place
+        if (
+            template is None
+            or not template.coords
+            or self._core_of(template.attrs["study"]) != self.core
+        ):
+            lost = "is damaged" if (self.path / STUDY).exists() else "is not complete"
+            raise StudyError(f"{self.path} {lost}, and its labels are lost; {REMEDY}")
+        return on_grid(template, self.grid).assign_attrs(study=self.text)
+
+    def begin(self) -> None:
+        """Mark the study as in progress, before anything else of it changes."""
+        (self.path / PIECES).mkdir(exist_ok=True)
+        (self.path / PIECES / MARKER).touch()
+
+    def end(self) -> None:
+        """Remove the pieces of the published study; those of its results stay."""
+        pieces = self.path / PIECES
+        for file in (
+            *pieces.glob(f"seed-*{SUFFIX}"),
+            *pieces.glob(".seed-*"),
+            *(self.path / SUMS).glob(".*"),
+            pieces / MARKER,  # last: without it the study is not in progress
+        ):
+            file.unlink(missing_ok=True)
+        remove_empty(pieces)
+
+
+@dataclass(frozen=True)
+class StudyFolder(Folder):
+    """A study of one value of every option, in the folder that it is computed into."""
+
+    @property
+    def pieces(self) -> list[Piece]:
+        """All pieces: of every seed one for each width, and one of the data and the limits."""
+        # seeds before widths, so that pieces of the same data follow one another
+        keys = itertools.product(self.grid["seed"], (*self.grid["width"], None))
+        return [Piece(*key) for key in keys]
+
+    def file(self, piece: Piece) -> Path:
+        """File of a piece."""
+        return self.path / PIECES / f"{piece.name}{SUFFIX}"
+
+    def read(self, piece: Piece) -> Values:
+        """Values of a piece, with the temperatures that they have; empty if there are none."""
+        file = self.file(piece)
+        values = read_arrays(file, self.core) if os.path.lexists(file) else None
+        if values is None and (self.path / STUDY).exists():
+            values = self._published.read(piece.seed, piece.width, self.core)
+            # where the metadata of the root are damaged, arrays may be lost without a trace
+            is_identified = not values or self._published.identity
+            if not is_identified and not self.declared(piece).keys() <= values.keys():
+                values = {}
+        return values or {}
+
+    def missing(self, piece: Piece, is_sound: bool) -> list[float]:
+        """Temperatures that a piece lacks; a published study that ``is_sound`` is not read."""
+        if is_sound and not os.path.lexists(self.file(piece)) and (self.path / STUDY).exists():
+            published = self._published.temperatures(piece.seed, piece.width, self.core)
+            return self.lacking({"temperature": np.array(published)})
+        return self.lacking(self.read(piece))
+
+    def declared(self, piece: Piece) -> dict[str, tuple[str, ...]]:
+        """Names of all variables that a piece has, with their dimensions."""
+        return {
+            name: dims
+            for name, dims in self._dims.items()
+            if ("width" in dims) == (piece.width is not None)
+        }
+
+    @cached_property
+    def _dims(self) -> dict[str, tuple[str, ...]]:
+        """Dimensions of all variables along the seeds."""
+        variables = {str(name): self.template.variables[name] for name in self.template.data_vars}
+        return {name: one.dims for name, one in variables.items() if "seed" in one.dims}
+
+    @cached_property
+    def _published(self) -> PublishedStudy:
+        return PublishedStudy(self.path / STUDY)
+
+    def lacking(self, values: Values) -> list[float]:
+        """Temperatures of the study that values of a piece lack."""
+        computed = values.get("temperature", np.zeros(0)).tolist()
+        return [value for value in self.grid["temperature"] if value not in computed]
+
+    def dataset(self) -> xr.Dataset:
+        """All that is computed, in memory; NaN, or 0 for whole numbers, where nothing is."""
+        dataset = self.template.copy(deep=True)
+        self._fill(dataset)
+        return dataset
+
+    def _fill(self, dataset: xr.Dataset, complete: bool = False) -> None:
+        """Put all values that are computed into a dataset on some of the seeds.
+
+        Raises MissingPieceError if they are to be ``complete`` and one is missing.
+        """
+        seeds = dataset["seed"].values.tolist()
+        for piece in self.pieces:
+            if piece.seed in seeds:
+                values = self.read(piece)
+                if complete and self.lacking(values):
+                    raise MissingPieceError
+                _put(dataset, piece, seeds.index(piece.seed), values)
+
+    def publish(self) -> None:
+        """Make the pieces one Zarr and remove them, if all are computed."""
+        with suppress(MissingPieceError):  # raised within the writing, which it undoes
+            publish(self.path / STUDY, self.template, partial(self._fill, complete=True))
+            self.end()
+
+
+class MissingPieceError(Exception):
+    """A piece is missing that another process is to compute."""
+
+
+def _put(dataset: xr.Dataset, piece: Piece, seed: int, values: Values) -> None:
+    """Put the values of a piece into a dataset at an index of its seed.
+
+    A temperature that the dataset lacks is left out.
+    """
+    # by NumPy's indices, not by xarray's labels: this runs for each of thousands of pieces
+    rows = values.get("temperature", np.zeros(0)).tolist()
+    temperatures = dataset["temperature"].values.tolist()
+    known = [row for row, value in enumerate(rows) if value in temperatures]
+    position: dict[str, Any] = {"seed": seed}
+    position["temperature"] = [temperatures.index(rows[row]) for row in known]
+    if piece.width is not None:
+        position["width"] = dataset["width"].values.tolist().index(piece.width)
+    for name, array in values.items():
+        if name not in dataset.data_vars:
+            continue
+        target = dataset.variables[name]
+        taken = array[known] if "temperature" in target.dims else array
+        # test sets of other seeds and values of the swept option may be larger
+        inside = [dim for dim in target.dims if dim not in position]
+        shape = np.shape(taken)[np.ndim(taken) - len(inside) :]
+        index = position | dict(zip(inside, map(slice, shape)))
+        target.values[tuple(index[dim] for dim in target.dims)] = taken
+
+
+def remove_empty(folder: Path) -> None:
+    """Remove those folders inside a folder, and itself, in which nothing is left."""
+    inside = (entry for entry in folder.rglob("*") if entry.is_dir())
+    for entry in (*sorted(inside, reverse=True), folder):
+        with suppress(OSError):  # something is there
+            os.rmdir(entry)

@@ -1,0 +1,168 @@
+"""Contexts of quantities: the data of a seed, a solution, and limits, with what they share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from pathkernel_core.action.minimise import gp_limit
+from pathkernel_core.action.solution import Solution
+from pathkernel_core.arrays.backend import Array, array_namespace, to_host
+from pathkernel_core.contracts.analysis import Analysis, Situation
+from pathkernel_core.energy.problem import PathKernels
+from pathkernel_core.prediction.cross_validation import LeaveOneOut, leave_one_out
+from pathkernel_datasets.errors import AnalysisError
+from pathkernel_datasets.study.prepared import PreparedData
+from pathkernel_datasets.variables.labelling import stored_dims
+from pathkernel_datasets.variables.measures import Predictions
+
+
+@dataclass(frozen=True, eq=False)
+class DataContext:
+    """Data of a seed alone."""
+
+    data: PreparedData
+    analyses: Sequence[Analysis]
+
+    @property
+    def situation(self) -> Situation:
+        """Situation that the analyses are given."""
+        data = self.data
+        return Situation(data.realisation, data.xi, data.labels, data.network)
+
+    @cached_property
+    def analysed(self) -> dict[str, np.ndarray]:
+        """Values of the analyses, by name of the variable."""
+        return _values_of(self.analyses, self.situation)
+
+
+@dataclass(frozen=True, eq=False)
+class SolutionContext(DataContext):
+    """A minimum or a Gaussian process limit, with what several quantities share."""
+
+    solution: Solution
+
+    @cached_property
+    def left_out(self) -> LeaveOneOut:
+        """Training labels, each predicted from all others."""
+        return leave_one_out(self.solution, self.data.xi, self.data.labels)
+
+    @cached_property
+    def predictions(self) -> list[Predictions]:
+        """Predictions of each test set; their variances of targets alone."""
+        tests = [xi for xi, _ in self.data.test_sets.values()]
+        temperature = self.solution.temperature
+        if self.data.realisation.kind != "targets":
+            means = [self.solution.predict_mean(xi) for xi in tests]
+            return labelled_predictions(self.data, means, (), temperature)
+        moments = [self.solution.predict(xi) for xi in tests]
+        means, variances = [each.mean for each in moments], [each.variance for each in moments]
+        return labelled_predictions(self.data, means, variances, temperature)
+
+    @cached_property
+    def validation(self) -> Predictions:
+        """Predictions of the validation examples, without variances."""
+        assert self.data.validation is not None
+        xi, labels = self.data.validation
+        mean = to_host(self.solution.predict_mean(xi)) + self.data.offset
+        return Predictions(mean[None], to_host(labels))
+
+    @property
+    def situation(self) -> Situation:
+        """Situation that the analyses are given."""
+        solution = self.solution
+        return replace(super().situation, network=solution.network, solution=solution)
+
+
+@dataclass(frozen=True, eq=False)
+class LimitContext:
+    """Gaussian process limits at a temperature: of the whole network and of its sub-networks."""
+
+    data: PreparedData
+    analyses: Sequence[Analysis]
+    problem: PathKernels
+    temperature: float
+
+    @cached_property
+    def whole(self) -> SolutionContext:
+        """Limit of the whole network."""
+        limit = gp_limit(self.problem, self.data.network, self.temperature)
+        return SolutionContext(self.data, self.analyses, limit)
+
+    @cached_property
+    def sub_networks(self) -> list[SolutionContext]:
+        """Limits of the sub-networks, of which there are no analyses."""
+        return [self._of(heads) for heads in self.data.realisation.sub_networks.values()]
+
+    def _of(self, heads: Sequence[Sequence[int]]) -> SolutionContext:
+        data = self.data
+        paths = data.network.paths_through(heads)
+        network = data.network.keep_heads(heads)
+        limit = gp_limit(self.problem.keep_paths(paths), network, self.temperature)
+        xp = array_namespace(xi=data.xi)
+
+        def on_paths(xi: Array) -> Array:
+            return xp.stack([xi[:, int(path), :] for path in paths], axis=1)
+
+        tests = {name: (on_paths(xi), labels) for name, (xi, labels) in data.test_sets.items()}
+        validation = data.validation and (on_paths(data.validation[0]), data.validation[1])
+        part = replace(data, xi=on_paths(data.xi), test_sets=tests, validation=validation)
+        return SolutionContext(part, (), limit)
+
+    @property
+    def explained_share(self) -> float:
+        """Explained share of the squared labels."""
+        spectrum = self.problem.label_spectrum(self.data.network)
+        return spectrum.explained_share(self.temperature)
+
+
+def labelled_predictions(
+    data: PreparedData, means: Sequence[Array], variances: Sequence[Array], temperature: float
+) -> list[Predictions]:
+    """Predictions of each test set, with the offset of the targets."""
+    labels = [labels for _, labels in data.test_sets.values()]
+    return [
+        Predictions(
+            (to_host(mean) + data.offset)[None],
+            to_host(of_set),
+            None if variance is None else to_host(variance)[None],
+            temperature,
+        )
+        for mean, variance, of_set in zip(means, variances or [None] * len(means), labels)
+    ]
+
+
+def _values_of(analyses: Iterable[Analysis], situation: Situation) -> dict[str, np.ndarray]:
+    """Values of the analyses of such a situation; mistakes are reported under their names."""
+    values: dict[str, np.ndarray] = {}
+    scope = "data" if situation.solution is None else "solution"
+    for analysis in analyses:
+        if analysis.scope == scope:
+            values |= _analyse(analysis, situation)
+    return values
+
+
+def _analyse(analysis: Analysis, situation: Situation) -> dict[str, np.ndarray]:
+    outputs = situation.network.outputs
+    declared = {one.name: len(stored_dims(one.dims, outputs)) for one in analysis.variables}
+    try:
+        computed = analysis.compute(situation)
+        arrays = {name: np.asarray(value) for name, value in computed.items()}
+    except Exception as error:
+        message = f"analysis {analysis.name!r} failed: {type(error).__name__}: {error}"
+        raise AnalysisError(message) from error
+    for name, array in arrays.items():
+        if declared.get(name) != array.ndim:
+            raise AnalysisError(
+                f"analysis {analysis.name!r} returned {name!r} of shape {array.shape}, but "
+                f"declares {declared} (variables and their numbers of dimensions)"
+            )
+    if missing := ", ".join(map(repr, declared.keys() - arrays.keys())):
+        raise AnalysisError(
+            f"analysis {analysis.name!r} declares {missing}, but returned no such value; it must "
+            "return NaN where a variable is not defined"
+        )
+    return arrays

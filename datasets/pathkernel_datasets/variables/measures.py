@@ -1,0 +1,185 @@
+"""Measures of predictions, of classes and of real targets, and choices of a temperature by them.
+
+A measure is declared and computed here, of the theory's predictions and of draws. A study has the
+measures of its examples' kind: a variable of each name, and with ``_gp`` and ``_sub_network`` those
+of the limits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Container
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pathkernel_core.prediction.scores import (
+    accuracy,
+    log_predictive_density,
+    mean_squared_error,
+    r_squared,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """Predictions of the labels of some examples, by one solution or by draws.
+
+    Attributes
+    ----------
+    means : array, shape (D, P) or (D, P, C)
+        Mean output of each of D draws, or of the one solution.
+    labels : array, shape (P,) or (P, C)
+    variances : array of the shape of ``means``, optional
+        Variances of the output, without noise; classes need none.
+    temperature : float, optional
+        Variance T of the observation noise; only densities need it.
+    """
+
+    means: np.ndarray
+    labels: np.ndarray
+    variances: np.ndarray | None = None
+    temperature: float = math.nan
+
+    @property
+    def mean(self) -> np.ndarray:
+        """Mean output over the draws."""
+        return self.means.mean(0)
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One measure of predictions on a test set.
+
+    Attributes
+    ----------
+    name, long_name : str
+        Name and description of its variable in datasets.
+    heading, axis : str
+        Text above a column; and at an axis, with the unit.
+    function : callable
+        Predictions → float.
+    form : str
+        Format of numbers in tables.
+    units : str
+    validation : str
+        Description of its variable of validation examples, ``NAME_validation``; empty if it has
+        none.
+    """
+
+    name: str
+    long_name: str
+    heading: str
+    axis: str
+    function: Callable[[Predictions], float]
+    form: str = ".3f"
+    units: str = "1"
+    validation: str = ""
+
+
+def _log_density(predictions: Predictions) -> float:
+    """Mean log density of targets; of draws, that of their mixture."""
+    means = predictions.means
+    variances: Any = predictions.variances  # of targets they are always there
+    labels, temperature = predictions.labels, predictions.temperature
+    if len(means) == 1:
+        return log_predictive_density(means[0], variances[0], labels, temperature)
+    from scipy.special import logsumexp  # slow to import
+
+    noisy = variances + temperature
+    densities = -0.5 * ((labels - means) ** 2 / noisy + np.log(2 * np.pi * noisy))
+    return float((logsumexp(densities, axis=0) - np.log(len(means))).mean())
+
+
+MEASURES = {
+    "classes": (
+        Measure(
+            "accuracy",
+            "fraction of test examples classified correctly",
+            "accuracy",
+            "accuracy (fraction correct)",
+            lambda predictions: accuracy(predictions.mean, predictions.labels),
+            validation="fraction of validation examples classified correctly",
+        ),
+    ),
+    "targets": (
+        Measure(
+            "r_squared",
+            "R² on the test examples: 1 − MSE / variance of targets",
+            "R²",
+            "R²",
+            lambda predictions: r_squared(predictions.mean, predictions.labels),
+        ),
+        Measure(
+            "mean_squared_error",
+            "mean squared error (MSE) of the predictor's mean on the test examples",
+            "MSE",
+            "mean squared error",
+            lambda predictions: mean_squared_error(predictions.mean, predictions.labels),
+            ".4g",
+            validation="mean squared error on validation examples",
+        ),
+        Measure(
+            "log_predictive_density",
+            "mean log density of a test target, of the predictor's variance plus T",
+            "ln p(y)",
+            "log predictive density (nats)",
+            _log_density,
+            ".2f",
+            "nat",
+        ),
+    ),
+}
+"""Measures of every kind of examples, the first of which stands for them where one is shown."""
+
+
+def kind_of(dataset: Container[str]) -> str:
+    """Kind of the examples of a study, by the names of its variables."""
+    return "classes" if "accuracy" in dataset else "targets"
+
+
+def measures_of(dataset: Container[str]) -> tuple[Measure, ...]:
+    """Measures that a study has, by the names of its variables."""
+    return MEASURES[kind_of(dataset)]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A way to choose a temperature: the largest ``sign`` times ``score``, a variable."""
+
+    description: str
+    score: str
+    sign: int = 1
+
+
+CHOICES = {
+    "validation": Choice("largest validation accuracy", "accuracy_validation"),
+    "leave-one-out": Choice(
+        "smallest leave-one-out squared error", "leave_one_out_squared_error", -1
+    ),
+    "evidence": Choice("largest log evidence", "log_evidence"),
+    "paper": Choice("largest accuracy on the first test set, as in the paper", "accuracy"),
+    "test": Choice(
+        "largest accuracy on each test set itself, which is optimistically biased", "accuracy"
+    ),
+}
+"""Ways to choose a temperature; the first that a study has is the default (docs/temperature.md)."""
+
+_OF_TARGETS = CHOICES | {
+    "validation": Choice("smallest validation error", "mean_squared_error_validation", -1),
+    "paper": Choice("smallest mean squared error on the first test set", "mean_squared_error", -1),
+    "test": Choice(
+        "smallest mean squared error on each test set itself, which is optimistically biased",
+        "mean_squared_error",
+        -1,
+    ),
+}
+
+WORDS = tuple(name for name in CHOICES if name != "test")
+"""Names of the choices that give one temperature for all test sets."""
+
+
+def choices_of(dataset: Container[str]) -> dict[str, Choice]:
+    """Ways to choose a temperature of a study, by the names of its variables."""
+    return CHOICES if kind_of(dataset) == "classes" else _OF_TARGETS

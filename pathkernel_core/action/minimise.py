@@ -1,0 +1,191 @@
+"""Minimisation of the action over the order parameters."""
+
+from __future__ import annotations
+
+from pathkernel_core.action.asking import answer_all
+from pathkernel_core.action.descents import Action, Descender
+from pathkernel_core.action.minima import warn_of_scale
+from pathkernel_core.action.solution import Solution
+from pathkernel_core.action.solvers import energies, limit_solver, solver, undisturbed
+from pathkernel_core.arrays.backend import array_namespace
+from pathkernel_core.arrays.scalars import positive, whole_number
+from pathkernel_core.energy.problem import PathKernels
+from pathkernel_core.paths.network import Network
+from pathkernel_core.system.errors import MinimisationError
+from pathkernel_core.system.progress import Report, silent
+
+
+def minimise_action(
+    problem: PathKernels,
+    network: Network,
+    temperature: float,
+    *,
+    tolerance: float | None = None,
+    start: Solution | None = None,
+    starts: int | None = None,
+    max_evaluations: int = 2000,
+    throw: bool = True,
+    report: Report = silent,
+) -> Solution:
+    """Minimise the action over all order parameters (Eq. 11, 32).
+
+    The action may have several minima where the kernel is small against temperature and labels. A
+    bounded search returns the lowest that it finds, with the rest in
+    :attr:`Solution.other_minima`; :mod:`pathkernel_core.action.minima` decides whether to search.
+
+    Parameters
+    ----------
+    problem : PathKernels
+        Training examples.
+    network : Network
+        Heads, widths, variances and outputs; or independent branches (``shared=False``).
+    temperature : float
+        Positive Gibbs temperature T.
+    tolerance : float, optional
+        Largest entry allowed in the gradients ∂(S/N)/∂U, with N the smallest finite width. By
+        default 1e-8 in float64, and in lower precision the smaller of 1e-2 and 1 / (2N).
+    start : Solution, optional
+        The only start, such as the solution at a neighbouring temperature or width; there is no
+        search for other minima. Its stored curvature saves evaluations.
+    starts : int, optional
+        Number of starts: 1 is the Gaussian process limit alone; more add the scaled limit, single
+        heads switched on, and random ones. By default as many as the test of
+        :mod:`pathkernel_core.action.minima` asks for, at most 24, until two single heads in a row
+        lead back to known minima; 1 for independent branches.
+    max_evaluations : int
+        Limit on evaluations of the energy from each start. An end that a symmetry of the problem
+        may have kept on a saddle is a further start, with small noise.
+    throw : bool
+        Raise if the tolerance is not reached. If False, check ``Solution.status``.
+    report : callable
+        Called with a Progress after every step: the evaluations so far, and the gradient.
+
+    Raises
+    ------
+    MinimisationError
+        If the tolerance is not reached; its ``solution`` is the last step.
+    NotPositiveDefiniteError
+        If the kernel cannot be factorised at the start.
+    ValueError
+        If the network does not fit the problem, a number is out of range, or both start and starts
+        are set.
+
+    Warns
+    -----
+    ScaleWarning
+        If inputs are so small or so large that temperature and variances have little effect.
+
+    Notes
+    -----
+    On a grid, go from high to low temperatures and pass each solution as the next ``start``, which
+    saves a fifth to a third of the evaluations, but also the search for other minima.
+    If U hardly differs from its limit, or the status is ``STALLED``, look for a ScaleWarning first:
+    attentioned inputs should have entries of order 1. In float32 the default tolerance is loose;
+    convert the arrays to float64 for response, stability or the next order in 1/N.
+
+    Problems with evaluations below 50 ms, such as those of 100 or 600 examples, use one BLAS
+    thread. Larger ones keep the threads of the process, as ``OPENBLAS_NUM_THREADS`` or
+    ``threadpoolctl.threadpool_limits`` set them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pathkernel as pk
+    >>> rng = np.random.default_rng(0)
+    >>> xi = rng.normal(size=(20, 4, 5))
+    >>> problem = pk.PathKernels(xi, np.sign(xi[:, 0, 0]))
+    >>> solution = pk.minimise_action(problem, pk.Network((2, 2), widths=10), temperature=0.01)
+    >>> solution.status.name, solution.order_parameter.shape
+    ('CONVERGED', (4, 4))
+    """
+    starts = None if starts is None else whole_number("starts", starts)
+    if start is not None and starts is not None:
+        raise ValueError("start excludes starts: leave one of them out")
+    descend = descender(problem, network, temperature, tolerance, max_evaluations, report)
+    if start is None and descend.action.coordinates.size:
+        warn_of_scale(problem.label_spectrum(network), descend.action.temperature)
+    with undisturbed(problem, [network]):
+        (solution,) = answer_all([solver(descend, start, starts)], energies)
+    if throw and not solution.status.ok:
+        raise not_minimised(solution, descend)
+    return solution
+
+
+def not_minimised(solution: Solution, descend: Descender) -> MinimisationError:
+    """Error about a solution that has not the tolerance, with the remedies."""
+    return MinimisationError(
+        f"the action was not minimised: {solution.status.value}. The largest gradient is "
+        f"{solution.gradient_norm:.2g} after {solution.evaluations} evaluations (at most "
+        f"{descend.max_evaluations} from each start), the tolerance {descend.tolerance:.2g}. "
+        "Raise the tolerance or max_evaluations, start from a neighbouring solution, or pass "
+        "throw=False to use the point as it is",
+        solution,
+    )
+
+
+def descender(
+    problem: PathKernels,
+    network: Network,
+    temperature: float,
+    tolerance: float | None,
+    max_evaluations: int,
+    report: Report = silent,
+) -> Descender:
+    """Minimiser of the action at a point, whose arguments are checked."""
+    temperature = positive("temperature", temperature)
+    _check_network(problem, network)
+    if tolerance is None:
+        double = problem.array.dtype == array_namespace(array=problem.array).float64
+        # in float32 twice the rounding of the gradient, which shrinks with the width
+        tolerance = 1e-8 if double else min(1e-2, 0.5 / network.smallest_width)
+    tolerance = positive("tolerance", tolerance)
+    max_evaluations = whole_number("max_evaluations", max_evaluations)
+    return Descender(Action(problem, network, temperature), tolerance, max_evaluations, report)
+
+
+def gp_limit(problem: PathKernels, network: Network, temperature: float) -> Solution:
+    """Return the Gaussian process limit N → ∞, where U is Π σ² times the identity.
+
+    The action is that of the finite network at this order parameter; of levels of infinite width
+    it has no terms. Parameters and errors as for
+    :func:`minimise_action`.
+
+    Compare it with a finite network at its own best temperature: the limit often needs a lower one,
+    and at a common one part of the difference is that of the temperatures.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pathkernel as pk
+    >>> xi = np.random.default_rng(0).normal(size=(20, 4, 5))
+    >>> problem = pk.PathKernels(xi, np.sign(xi[:, 0, 0]))
+    >>> pk.gp_limit(problem, pk.Network((2, 2), widths=10), 0.01).order_parameter.diagonal()
+    array([1., 1., 1., 1.])
+    """
+    temperature = positive("temperature", temperature)
+    _check_network(problem, network)
+    with undisturbed(problem, [network]):
+        (solution,) = answer_all([limit_solver(Action(problem, network, temperature))], energies)
+    return solution
+
+
+def _check_network(problem: PathKernels, network: Network) -> None:
+    for name, value, kind in (("problem", problem, PathKernels), ("network", network, Network)):
+        if not isinstance(value, kind):
+            raise TypeError(f"{name} must be a {kind.__name__}, not {type(value).__name__}")
+    if network.n_paths != problem.n_paths:
+        skips = f" and skips {network.skips}" if network.has_skips else ""
+        raise ValueError(
+            f"network has heads {network.heads}{skips}, hence {network.n_paths} paths, but the "
+            f"problem has {problem.n_paths} paths; build both from the same layers"
+        )
+    if network.shared and not problem.has_pairs:
+        raise ValueError(
+            "problem has kernels of single branches only, for independent branches: set "
+            "shared=False in Network, or give kernels of pairs of paths to PathKernels.from_kernels"
+        )
+    if network.outputs != problem.outputs:
+        raise ValueError(
+            f"network has {network.outputs} outputs, but labels have {problem.outputs}; "
+            f"set outputs={problem.outputs} in Network"
+        )

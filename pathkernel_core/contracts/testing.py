@@ -1,0 +1,207 @@
+"""Contract of tasks, which their authors check in a test.
+
+import pathkernel as pk
+
+def test_parity():
+    pk.check_task(Parity(examples=20))
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import re
+from typing import Any
+
+import numpy as np
+
+from pathkernel_core.action.minimise import gp_limit
+from pathkernel_core.contracts.options import NAME_PATTERN
+from pathkernel_core.contracts.task import Realisation, Task
+from pathkernel_core.energy.problem import PathKernels
+from pathkernel_core.paths.contraction import attentioned_inputs
+from pathkernel_core.paths.network import Network
+
+SEEDS = (0, 1)
+"""Seeds with which tasks are checked."""
+
+
+def check_task(task: Task) -> None:
+    """Check that a task follows its contract: seeds, shapes, options, and that the theory runs.
+
+    Small sizes make the checks fast.
+
+    Raises
+    ------
+    AssertionError
+        At the first check that fails, with the remedy. Errors of the task itself pass through.
+    """
+    for check in CHECKS:
+        check(task)
+
+
+def _check_describes_itself(task: Task) -> None:
+    """Name, summary and default grid are well formed."""
+    assert re.fullmatch(NAME_PATTERN, task.name), (
+        f"name {task.name!r} must be lower-case words joined by hyphens"
+    )
+    assert task.summary.strip(), "summary must say in one line what the task is"
+    assert "\n" not in task.summary, "summary must be a single line"
+    for name in ("widths", "temperatures"):
+        values = getattr(task, name)
+        assert values, f"{name} must not be empty"
+        assert all(value > 0 for value in values), f"{name} must be positive"
+
+
+def _check_options_are_plain(task: Task) -> None:
+    """Options survive JSON, have help texts and rebuild the task."""
+    options = json.loads(json.dumps(task.options()))
+    assert type(task)(**options) == task, "options() must rebuild the task"
+    provenance = task.provenance()
+    assert json.loads(json.dumps(provenance)) == provenance, (
+        "provenance() must be a dictionary of plain values, such as text"
+    )
+    for entry in dataclasses.fields(task):
+        assert entry.metadata.get("help"), f"option {entry.name} needs a help text"
+
+
+def _check_same_seed_same_data(task: Task) -> None:
+    """A seed fixes the data, without NumPy's global generator."""
+    before = _global_state()
+    first, second = _realise(task, 0), _realise(task, 0)
+    assert _global_state() == before, (
+        "realise must draw from its own generator, not from NumPy's global one"
+    )
+    repeated = second.example_sets()
+    for name, examples in first.example_sets().items():
+        for array in ("inputs", "labels"):
+            pair = getattr(examples, array), getattr(repeated[name], array)
+            assert np.array_equal(*pair, equal_nan=True), f"{name}: {array} differ"
+    pairs = zip(_arrays_of_layers(first), _arrays_of_layers(second), strict=True)
+    assert all(np.array_equal(*pair) for pair in pairs), (
+        "the layers differ: draw random heads from the seed too"
+    )
+
+
+def _check_other_seed_other_data(task: Task) -> None:
+    """Two seeds give two draws."""
+    first, second = (_realise(task, seed) for seed in SEEDS)
+    assert not np.array_equal(first.train.inputs, second.train.inputs), (
+        "two seeds gave the same training inputs"
+    )
+
+
+def _check_shapes_agree(task: Task) -> None:
+    """Inputs, labels, layers, test sets and validation examples fit one network."""
+    realisation = _realise(task, SEEDS[0])
+    assert realisation.test_sets, "test_sets must hold at least one test set"
+    width = realisation.train.inputs.shape[-1]
+    for name, examples in realisation.example_sets().items():
+        inputs, labels = examples.inputs, examples.labels
+        assert inputs.ndim == 3, f"{name}: inputs must have shape (P, M, N_0)"
+        assert inputs.shape[0] == labels.shape[0] > 0, f"{name}: one label per example"
+        assert inputs.shape[2] == width, f"{name}: input width differs from training"
+        assert labels.shape[1:] == realisation.train.labels.shape[1:], f"{name}: outputs differ"
+        heads = tuple(layer.n_heads for layer in realisation.layers_of(examples))
+        assert heads == realisation.heads, f"{name}: its layers have other heads than the rest"
+        assert np.isfinite(inputs).all(), f"{name}: inputs hold NaN or infinity"
+        assert np.isfinite(labels).all(), f"{name}: labels hold NaN or infinity"
+        if realisation.kind == "targets":
+            assert np.ptp(labels, axis=0).any(), f"{name}: all its targets are the same"
+        elif labels.ndim == 1:
+            assert set(np.sign(labels).tolist()) == {-1.0, 1.0}, (
+                f"{name}: labels must hold both signs, or accuracy means nothing"
+            )
+
+
+def _check_blocks_are_drawn_alike(task: Task) -> None:
+    """Blocks, if there are any, are complete, and the same in every draw."""
+    seed = SEEDS[0]
+    blocks = task.blocks(seed)
+    if blocks is None:
+        return
+    realisation, repeated = _realise(task, seed), task.blocks(seed)
+    sizes = []
+    assert repeated is not None, "blocks are there once, and not a second time"
+    # backwards, which fails if a block depends on the draws before it: workers draw in any order
+    for number in reversed(range(len(blocks))):
+        block, copy = blocks.draw(number), repeated.draw(number)
+        assert np.array_equal(block.inputs, copy.inputs), f"block {number}: inputs differ"
+        assert np.array_equal(block.labels, copy.labels), f"block {number}: labels differ"
+        assert block.inputs.shape[2] == realisation.train.inputs.shape[2], (
+            f"block {number}: input width differs from that of realise"
+        )
+        heads = tuple(layer.n_heads for layer in realisation.layers_of(block))
+        assert heads == realisation.heads, f"block {number}: its layers have other heads"
+        dataclasses.replace(realisation, train=block)  # checks that its labels are of the kind
+        sizes.append(block.inputs.shape[0])
+    assert set(sizes[1:]) <= {blocks.size}, "every block but the last must be of the size"
+    assert sum(sizes) == blocks.examples, "the blocks hold another number of examples"
+    assert len(blocks) == 1 or not np.array_equal(
+        blocks.draw(0).inputs[: sizes[0]], blocks.draw(len(blocks) - 1).inputs
+    ), "two blocks are the same"
+
+
+def _check_heads_do_not_depend_on_seed_in_number(task: Task) -> None:
+    """Every seed gives the same network, test sets and sub-networks."""
+    first, second = (_realise(task, seed) for seed in SEEDS)
+    assert first.heads == second.heads, "the numbers of heads differ between seeds"
+    assert first.readout == second.readout, "the readout differs between seeds"
+    assert first.kind == second.kind, "the labels are of another kind with another seed"
+    assert list(first.test_sets) == list(second.test_sets), "test sets differ between seeds"
+    assert first.sub_networks == second.sub_networks, "sub-networks differ between seeds"
+    assert (first.validation is None) == (second.validation is None), (
+        "one seed has validation examples, another has none"
+    )
+
+
+def _check_theory_runs(task: Task) -> None:
+    """Attention, kernels and the Gaussian process limit can be computed."""
+    realisation = _realise(task, SEEDS[0])
+    network = Network(realisation.heads, max(task.widths), task.variances, realisation.outputs)
+    for name, heads in realisation.sub_networks.items():
+        assert network.paths_through(heads).size, f"sub-network {name} has no path"
+    train = realisation.train
+    layers = realisation.layers_of(train)
+    xi = attentioned_inputs(train.inputs, layers, realisation.readout)
+    labels = train.labels - train.labels.mean(axis=0) if realisation.centred else train.labels
+    problem = PathKernels(xi, labels)
+    solution = gp_limit(problem, network, task.temperatures[0])
+    for name, examples in realisation.example_sets().items():
+        layers = realisation.layers_of(examples)
+        new = attentioned_inputs(examples.inputs, layers, realisation.readout)
+        prediction = solution.predict(new)
+        assert np.isfinite(prediction.mean).all(), f"{name}: the predictor is not finite"
+
+
+def _realise(task: Task, seed: int) -> Realisation:
+    realisation = task.realise(seed)
+    assert isinstance(realisation, Realisation), "realise must return a Realisation"
+    return realisation
+
+
+CHECKS = (
+    _check_describes_itself,
+    _check_options_are_plain,
+    _check_same_seed_same_data,
+    _check_other_seed_other_data,
+    _check_shapes_agree,
+    _check_blocks_are_drawn_alike,
+    _check_heads_do_not_depend_on_seed_in_number,
+    _check_theory_runs,
+)
+"""All checks of a task, in the order of :func:`check_task`."""
+
+
+def _global_state() -> list[Any]:
+    state: Any = np.random.get_state()  # noqa: NPY002
+    return [state[1].tolist(), *state[2:]]  # a few draws move only the position within the keys
+
+
+def _arrays_of_layers(realisation: Realisation) -> list[np.ndarray]:
+    arrays: list[np.ndarray] = []
+    sets = [examples.layers or () for examples in realisation.example_sets().values()]
+    for layer in itertools.chain(realisation.layers, *sets):
+        layer.convert(lambda array: arrays.append(np.array(array)) or array)
+    return arrays

@@ -1,0 +1,178 @@
+"""Kernels of pairs of paths as a user gives them: checked, and packed for the energy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from pathkernel_core.arrays.backend import (
+    Array,
+    array_namespace,
+    compiled,
+    filled,
+    from_host,
+    packed_order,
+    real_floating,
+    to_host,
+)
+from pathkernel_core.energy.costs import Sizes
+from pathkernel_core.energy.pair_kernels import PairSpace, mixed_kernels
+from pathkernel_core.energy.statistics import check_given, check_labels
+from pathkernel_core.system.errors import NotPositiveDefiniteError
+
+MOST_KERNELS = 2**30
+"""Largest number of elements of all kernels in memory, 8 GiB in float64."""
+
+EXACT_ROWS = 1000
+"""Rows n·P up to which all eigenvalues of given kernels are computed."""
+_MIXTURES = 8  # random mixtures whose eigenvalues are computed where there are more
+
+
+def pair_space(kernels: Array, labels: Array) -> PairSpace:
+    """Energy of given kernels; see :meth:`pathkernel_core.PathKernels.from_kernels`."""
+    xp = array_namespace(kernels=kernels, labels=labels)
+    check_given("kernels", kernels)
+    shape, paths = tuple(kernels.shape), paths_of(kernels)
+    check_size(paths, shape[-1], labels.shape[1] if labels.ndim > 1 else 1)
+    kernels = real_floating("kernels", kernels, ("n",) * (len(shape) - 2) + ("P", "P"))
+    labels = check_labels(labels, "kernels", kernels, shape[-1])
+    deviation = _asymmetry(kernels, paths)
+    rounding = math.sqrt(float(xp.finfo(kernels.dtype).eps))
+    if deviation > rounding * max(float(xp.max(kernels)), -float(xp.min(kernels))):
+        raise ValueError(
+            f"kernels of shape {shape} must be symmetric, C_ππ'(x, x') = C_π'π(x', x), but entries "
+            f"differ by up to {deviation:.3g}"
+        )
+    pack = compiled(packed_kernels, xp, static=("paths", "outputs"))
+    space = PairSpace(pack(kernels, paths=paths, outputs=labels.shape[1]), labels)
+    _check_positive(kernels, space, paths, rounding)
+    return space
+
+
+def paths_of(kernels: Array) -> int:
+    """Number n of paths of kernels (n, n, P, P) or (n(n + 1)/2, P, P).
+
+    Raises
+    ------
+    ValueError
+        If they have another shape.
+    """
+    shape = tuple(kernels.shape)
+    if len(shape) == 3:
+        paths = math.isqrt(2 * shape[0])
+        is_shaped = 2 * shape[0] == paths * (paths + 1)
+    else:
+        paths, is_shaped = shape[0] if shape else 0, len(shape) == 4 and shape[0] == shape[1]
+    if not is_shaped or shape[-1] != shape[-2]:
+        raise ValueError(
+            "kernels must have shape (n, n, P, P), or (n(n + 1)/2, P, P) for the pairs of paths "
+            f"π ≤ π' alone, but has {shape}"
+        )
+    return paths
+
+
+def check_size(
+    paths: int, examples: int, outputs: int, remedy: str = "take fewer paths or examples"
+) -> None:
+    """Raise a ValueError if the kernels of all pairs of paths are too large for memory."""
+    elements = Sizes(examples, paths, 1, outputs).kernel_elements
+    if elements > MOST_KERNELS:
+        raise ValueError(
+            f"the kernels of all pairs of {paths} paths between {examples} examples have "
+            f"{elements:.2g} elements, {elements / 2**27:.2g} GiB in float64, more than "
+            f"{MOST_KERNELS:.2g}; {remedy}"
+        )
+
+
+def _blocks(kernels: Array, paths: int) -> Iterator[tuple[int, Array]]:
+    """Every path π with its kernels C_ππ'(x, x') with the paths π' ≤ π, (π + 1, P, P)."""
+    xp = array_namespace(kernels=kernels)
+    if kernels.ndim == 4:
+        yield from ((path, kernels[path, : path + 1, ...]) for path in range(paths))
+        return
+    first = _same_path(paths)
+    for path in range(paths):
+        entries = from_host(first[: path + 1] + path - np.arange(path + 1), kernels, xp.int64)
+        yield path, xp.matrix_transpose(xp.take(kernels, entries, axis=0))
+
+
+def _full(kernels: Array, *, paths: int) -> Array:
+    """Kernels of all pairs of paths in both orders, (n, n, P, P)."""
+    if kernels.ndim == 4:
+        return kernels
+    xp, (rows, columns) = array_namespace(kernels=kernels), np.indices((paths, paths))
+    upper = np.zeros((paths, paths), dtype=np.int64)
+    upper[np.triu_indices(paths)] = np.arange(kernels.shape[0])
+    entries = from_host(np.maximum(upper, upper.T).reshape(-1), kernels, xp.int64)
+    taken = xp.take(kernels, entries, axis=0)
+    is_lower = from_host((rows > columns).reshape(-1, 1, 1), kernels, xp.bool)
+    taken = xp.where(is_lower, xp.matrix_transpose(taken), taken)
+    return xp.reshape(taken, (paths, paths, *kernels.shape[1:]))
+
+
+def _asymmetry(kernels: Array, paths: int) -> float:
+    """Largest difference of entries that must be equal."""
+    evaluate = compiled(_asymmetry_of_path, array_namespace(kernels=kernels))
+    # path by path: all differences would take as much memory as the kernels
+    numbers = range(paths) if kernels.ndim == 4 else _same_path(paths)
+    return max(float(evaluate(kernels, int(number))) for number in numbers)
+
+
+def _asymmetry_of_path(kernels: Array, number: int) -> Array:
+    xp = array_namespace(kernels=kernels)
+    block = kernels[number, ...]
+    mirror = kernels[:, number, ...] if kernels.ndim == 4 else block
+    return xp.max(xp.abs(block - xp.matrix_transpose(mirror)))
+
+
+def _same_path(paths: int) -> np.ndarray:
+    """Indices of the pairs (π, π) among the pairs π ≤ π'."""
+    return np.cumsum([0, *range(paths, 1, -1)])
+
+
+def packed_kernels(kernels: Array, *, paths: int, outputs: int) -> Array:
+    """Kernels as :class:`pathkernel_core.energy.pair_kernels.PairSpace` has them."""
+    xp, examples = array_namespace(kernels=kernels), kernels.shape[-1]
+    entries = from_host(packed_order(examples)[0], kernels, xp.int64)
+    if outputs > 1:
+        return xp.reshape(_full(kernels, paths=paths), (paths**2, -1)) / paths
+
+    def packed() -> Iterator[Array]:
+        for path, block in _blocks(kernels, paths):
+            # a pair is C + Cᵀ, which would count a path with itself twice
+            share = from_host(np.array([1.0] * path + [0.5]) / paths, kernels)[:, None, None]
+            both = share * (block + xp.matrix_transpose(block))
+            yield xp.take(xp.reshape(both, (path + 1, -1)), entries, axis=1)
+
+    return filled(packed(), paths * (paths + 1) // 2)
+
+
+def _check_positive(kernels: Array, space: PairSpace, paths: int, rounding: float) -> None:
+    """Raise an error if kernels are seen not to be positive semidefinite."""
+    xp, examples = array_namespace(kernels=kernels), kernels.shape[-1]
+    if paths * examples <= EXACT_ROWS:
+        matrix = to_host(compiled(_full, xp, static=("paths",))(kernels, paths=paths))
+        matrix = matrix.astype(float).transpose(0, 2, 1, 3).reshape((paths * examples,) * 2)
+        values = [np.linalg.eigvalsh((matrix + matrix.T) / 2)]
+    else:
+        # of every mixture v_π v_π' of a positive semidefinite kernel the eigenvalues are positive:
+        # a few cannot show that all are, but refuse no kernel that is
+        vectors = np.random.default_rng(0).standard_normal((_MIXTURES, paths))
+        mix = compiled(mixed_kernels, xp)
+        values = [
+            to_host(
+                xp.linalg.eigvalsh(
+                    mix(space.kernels, from_host(np.outer(v, v), kernels), space.labels)
+                )
+            )
+            for v in vectors
+        ]
+    for eigenvalues in values:
+        if eigenvalues[0] < -rounding * abs(eigenvalues[-1]):
+            raise NotPositiveDefiniteError(
+                f"kernels of shape {tuple(kernels.shape)} must be positive semidefinite as a "
+                "matrix over pairs of path and example, but have an eigenvalue of "
+                f"{eigenvalues[0]:.3g} beside one of {eigenvalues[-1]:.3g}"
+            )

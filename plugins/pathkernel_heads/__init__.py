@@ -1,1 +1,0 @@
-"""Heads of any network: one labelled axis, scores, orders of removal, and their comparison."""

@@ -1,0 +1,186 @@
+"""Require that attention times values equals the output of the heads of a module.
+
+Modules are recognised by the names of their parts, which may mislead: values in another order,
+weights that change after their softmax, heads that are counted twice. So every function that
+touches heads compares them once, in a forward pass of the model.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+
+from pathkernel_models.errors import CaptureError
+from pathkernel_models.precision import tolerance
+from pathkernel_models.watching import (
+    Points,
+    Recording,
+    first_argument,
+    mismatch,
+    replaced_forward,
+)
+
+_LIBRARIES = ("transformers", "timm")
+_QUERIES = 16  # compared, of every sequence
+
+# Exceptions, whose code has been read. Attention averages the values, and a step follows that
+# leaves the heads in their places, such as a gate or a norm; or only the values lie elsewhere.
+_FURTHER_STEP = frozenset(
+    (
+        "modeling_afmoe.AfmoeAttention",  # gate
+        "modeling_beam.BeamAttention",  # gate
+        "modeling_codegen.CodeGenAttention",  # values in blocks of heads
+        "modeling_laguna.LagunaAttention",  # gate
+        "modeling_mimo_v2_flash.MiMoV2FlashAttention",  # values times a constant
+        "modeling_muse_glimmer.MuseGlimmerTextAttention",  # gate
+        "modeling_muse_spark.MuseSparkTextAttention",  # norm and gate
+        "modeling_vits.VitsAttention",  # values of relative positions
+    )
+)
+# The outputs of the heads lie one after the other, but are not a softmax times the values, or the
+# values lie elsewhere in their weights: windows, sinks, mixed heads, convolutions, wider values.
+_OTHER_ATTENTION = frozenset(
+    (
+        "modeling_dory.DoryAttention",
+        "modeling_fsmt.Attention",
+        "modeling_granite_swa.GraniteSWAAttention",
+        "modeling_granitemoe_swa.GraniteMoeSWAAttention",
+        "modeling_hiera.HieraMaskUnitAttention",
+        "modeling_inkling.InklingAttention",
+        "modeling_longformer.LongformerSelfAttention",
+        "modeling_nystromformer.NystromformerSelfAttention",
+        "modeling_pegasus_x.PegasusXGlobalLocalAttention",
+        "cait.TalkingHeadAttn",
+        "efficientformer.Attention",
+        "maxxvit.AttentionCl",
+        "pvt_v2.Attention",
+        "tiny_vit.Attention",
+        "volo.ClassAttention",
+    )
+)
+
+
+def is_exempt(module: nn.Module, points: Points | None, *, switched: bool) -> bool:
+    """Whether heads of a module are not compared.
+
+    Parameters
+    ----------
+    module : Module
+    points : Points, optional
+    switched : bool
+        Whether heads are only switched off, for which they need no attention of a known form.
+    """
+    described = points is None and hasattr(module, "pathkernel_heads")
+    defined = type(module).forward is nn.MultiheadAttention.forward
+    known = _FURTHER_STEP | _OTHER_ATTENTION if switched else _FURTHER_STEP
+    return described or defined or _key(module) in known
+
+
+def shows_values(module: nn.Module) -> bool:
+    """Whether values by head are at their position in the weights."""
+    return _key(module) not in _OTHER_ATTENTION
+
+
+def _key(module: nn.Module) -> str:
+    library, _, _ = type(module).__module__.partition(".")
+    last = type(module).__module__.rpartition(".")[2]
+    return f"{last}.{type(module).__name__}" if library in _LIBRARIES else ""
+
+
+def describe(module: nn.Module, where: str, difference: float) -> str:
+    """Return the message for heads of a module that do not agree."""
+    fault = (
+        "does not show the values that its attention averages"
+        if math.isnan(difference)
+        else f"passes on other than its attention times its values, by {difference:.2g} of a "
+        "head's largest: it changes the weights after their softmax, or its heads lie elsewhere in "
+        "its weights"
+    )
+    remedy = (
+        "describe its heads by a method pathkernel_heads, which returns "
+        "pathkernel.AttentionHeads, or choose other layers"
+    )
+    if hasattr(module, "pathkernel_heads"):
+        remedy = (
+            "correct what its method pathkernel_heads returns: count, the order of projections, or "
+            "by_head; without projections nothing is compared"
+        )
+    return f"{where} {fault}; {remedy}"
+
+
+@contextmanager
+def compared(
+    module: nn.Module,
+    where: str,
+    heads: int,
+    points: Points | None,
+    swapped: bool,
+    agreed: Callable[[], None],
+) -> Iterator[None]:
+    """Compare attention times values with the heads' output in the first pass that allows it.
+
+    Parameters
+    ----------
+    module : Module
+        Attention.
+    where : str
+        Its layer, for messages.
+    heads : int
+    points : Points, optional
+        Where values and outputs are observed. Without them a class needs ``pathkernel_heads``, or
+        to compute by ``multi_head_attention_forward``.
+    swapped : bool
+        Whether the module takes (token, batch, N_0).
+    agreed : callable
+        Called when they agree, or the class is a known exception.
+
+    Raises
+    ------
+    CaptureError
+        In the forward pass, if they do not; at the end, if it ran and no pass could tell.
+    """
+    if is_exempt(module, points, switched=True):
+        agreed()
+        yield
+        return
+    forward, pending, passes = module.forward, True, 0
+
+    @functools.wraps(forward)
+    def compared_forward(*args: Any, **kwargs: Any) -> Any:
+        nonlocal pending, passes
+        passes += 1
+        if not pending:
+            return forward(*args, **kwargs)
+        recording = Recording(rows=_QUERIES)
+        with recording.observing(points):
+            output = forward(*args, **kwargs)
+        states = first_argument(args, kwargs)
+        batch = len(states.transpose(0, 1) if swapped else states)
+        attention = recording.attention(batch, heads)
+        if attention is None and not recording.weights and _key(module):
+            pending = False  # a kernel that hides its weights, of a class whose parts are known
+            return output
+        difference = math.nan
+        if attention is not None:
+            difference = mismatch(recording, points, swapped, attention, states, output)
+        if not difference <= tolerance(recording.precision(states)):
+            if math.isinf(difference):  # this pass does not tell
+                return output
+            raise CaptureError(describe(module, where, difference))
+        pending = False
+        agreed()
+        return output
+
+    with replaced_forward(module, compared_forward):
+        yield
+    if pending and passes and not _key(module):
+        raise CaptureError(
+            f"{where} was not compared: its keys are not those of its own tokens, its outputs are "
+            "NaN, or a fused kernel drops weights; evaluate it with model.eval() on finite inputs, "
+            "or describe its heads by a method pathkernel_heads without projections"
+        )

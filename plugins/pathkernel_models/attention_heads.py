@@ -1,0 +1,172 @@
+"""Describe the position of an attention module's heads in its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from pathkernel_models.errors import CaptureError
+from pathkernel_models.linear_maps import multiplied
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionHeads:
+    """Heads of your own self-attention module, the result of its method ``pathkernel_heads()``.
+
+    Its attention weights are the results of ``softmax`` or ``scaled_dot_product_attention``.
+    Capture compares attention times values with the input of ``output``.
+
+    Parameters
+    ----------
+    count : int
+        Number of heads H.
+    output : Linear
+        Projection of the outputs of all heads, G numbers of each, one head after the other.
+    projections : sequence of Linear
+        Projections to queries, keys and values, with rows head by head, and then of positions; or
+        a single one for all three, with rows (3, H, G). Keys and values may have fewer heads, each
+        shared by equally many consecutive ones. Without projections attention is not compared, and
+        heads cannot be taken out of the weights.
+    by_head : bool
+        Whether a single projection has rows (H, 3, G).
+    score_bias : Embedding, optional
+        Bias of the attention scores, with a column for each head.
+    batch_first : bool
+        Whether inputs are (batch, token, N_0), not (token, batch, N_0).
+
+    Raises
+    ------
+    CaptureError
+        If shapes of the weights do not fit the number of heads.
+    """
+
+    count: int
+    output: nn.Module
+    projections: tuple[nn.Module, ...] = ()
+    by_head: bool = False
+    score_bias: nn.Module | None = None
+    batch_first: bool = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "projections", tuple(self.projections))
+        for part in (self.output, *self.projections):
+            if not isinstance(getattr(part, "weight", None), Tensor):
+                raise CaptureError(
+                    f"output or projections hold a {type(part).__name__} whose weight is no "
+                    "tensor, as of quantised ones; take the model as it was before quantisation"
+                )
+        width = self.output.weight.shape[self.output_axis]
+        rows = [len(_rows(projection)) for projection in self.projections]
+        if not 0 < self.count <= width or width % self.count or len(rows) == 2:
+            raise CaptureError(
+                f"{self.count} heads do not share the {width} inputs of output evenly, or "
+                f"projections, {len(rows)}, are not those of queries, keys and values, or one"
+            )
+        if not rows:
+            return
+        groups = self.groups
+        parts = [self.count + 2 * groups] if self.fused else [self.count, groups, groups]
+        parts += [self.count] * (len(rows) - len(parts))
+        if (
+            groups < 1
+            or self.count % groups
+            or any(count % part for count, part in zip(rows, parts))
+            or (self.fused and rows[0] != parts[0] * self.size)
+        ):
+            raise CaptureError(
+                f"projections of {', '.join(map(str, rows))} rows are not those of queries, keys "
+                f"and values of {self.count} heads, of which each passes on {self.size} numbers"
+            )
+
+    @property
+    def output_axis(self) -> int:
+        """Axis of the heads in the weight of ``output``."""
+        return input_axis(self.output)
+
+    @property
+    def size(self) -> int:
+        """Size G of a head's output."""
+        return self.output.weight.shape[self.output_axis] // self.count
+
+    @property
+    def fused(self) -> bool:
+        """Whether queries, keys and values share one projection."""
+        return len(self.projections) == 1
+
+    @property
+    def groups(self) -> int:
+        """Number of heads of keys and values."""
+        if self.fused:
+            return (len(_rows(self.projections[0])) // self.size - self.count) // 2
+        return len(_rows(self.value_projection)) // self.size
+
+    @property
+    def value_projection(self) -> nn.Module:
+        """Projection of the values, or the shared one."""
+        return self.projections[0 if self.fused else 2]
+
+    def values(self, rows: Tensor) -> Tensor:
+        """Select the values of each head, (H, G, …), from rows (R, …) of their projection."""
+        if self.by_head and self.fused:
+            values = rows.unflatten(0, (self.groups, -1, self.size))[:, -1]
+        else:
+            values = rows[-self.groups * self.size :].unflatten(0, (self.groups, self.size))
+        return values.repeat_interleave(self.count // self.groups, dim=0)
+
+    def values_by_head(self, values: Tensor) -> Tensor:
+        """Return values (batch, token, …, R) of their projection as (batch, H, token, …, G)."""
+        return self.values(values.movedim(-1, 0)).movedim(2, 0).movedim(2, -1)
+
+    def linear(self, states: Tensor) -> Tensor:
+        """Return the values of states (batch, token, N_0), without bias."""
+        return nn.functional.linear(states, _rows(self.value_projection).detach().to(states))
+
+    def value_weights(self, where: str) -> Tensor:
+        """Return the matrix that gives each head's values, (H, G, N_0), of a layer."""
+        projection = self.value_projection
+        return self.values(multiplied(projection, _rows(projection), where))
+
+    def slices(self) -> Iterator[tuple[nn.Module, int, Tensor]]:
+        """Yield modules, the axis of the heads in their weight, and the users of every entry.
+
+        The last is a bool tensor (entries, H).
+        """
+        single = torch.eye(self.count, dtype=torch.bool)
+        group = torch.eye(self.groups, dtype=torch.bool)
+        group = group.repeat_interleave(self.count // self.groups, dim=1)
+        for index, projection in enumerate(self.projections):
+            if self.fused and self.by_head:
+                queries = single.unflatten(0, (self.groups, -1))
+                blocks = torch.cat([queries, group[:, None], group[:, None]], dim=1).flatten(0, 1)
+            elif self.fused:
+                blocks = torch.cat([single, group, group])
+            else:
+                blocks = group if index in (1, 2) else single
+            rows = len(_rows(projection))
+            yield (
+                projection,
+                _row_axis(projection),
+                blocks.repeat_interleave(rows // len(blocks), 0),
+            )
+        yield self.output, self.output_axis, single.repeat_interleave(self.size, dim=0)
+        if self.score_bias is not None:
+            yield self.score_bias, 1, single
+
+
+def _row_axis(projection: nn.Module) -> int:
+    """Axis of the outputs in a projection's weight; GPT-2's is transposed."""
+    return 1 if type(projection).__name__ == "Conv1D" else 0
+
+
+def input_axis(projection: nn.Module) -> int:
+    """Axis of the inputs in a projection's weight."""
+    return 1 - _row_axis(projection)
+
+
+def _rows(projection: nn.Module) -> Tensor:
+    """Return the weight of a projection, outputs first."""
+    weight: Tensor = projection.weight
+    return weight.T if _row_axis(projection) else weight

@@ -1,0 +1,183 @@
+"""Switch heads of a live model off inside a context."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import xarray as xr
+from torch import Tensor, nn
+
+from pathkernel_core.paths.heads import every_head
+from pathkernel_datasets.variables.head_axis import Heads, heads_named, score_array
+from pathkernel_models.batches import called, split
+from pathkernel_models.errors import CaptureError
+from pathkernel_models.families import AttentionModule, attention_modules
+from pathkernel_models.state import evaluating
+from pathkernel_models.switching import observed, scaled, switched_off
+
+
+@contextmanager
+def heads_off(
+    model: nn.Module,
+    heads: Heads,
+    *,
+    replace: Literal["zero", "mean"] = "zero",
+    batches: Iterable[Any] | None = None,
+    gains: xr.DataArray | None = None,
+) -> Iterator[nn.Module]:
+    """Switch heads of a model off inside the context; its weights stay as they are.
+
+    The outputs of these heads are zero where the output projection takes them, whatever kernel the
+    model's attention runs, and whatever computes the weights of the projection: an adapter,
+    a parametrisation, quantised or offloaded weights. Biases stay. The first pass inside compares
+    attention times values with the outputs of the heads; if keys are cached or a fused kernel drops
+    weights, the next one does. Compiled models run uncompiled inside.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        As for :func:`pathkernel.capture`, of any precision.
+    heads : iterable of (layer, head), or of labels such as ``"2-1"``
+        Both numbered from 1, as in ``Captured.members``; such as ``scores["head"][:3]``.
+    replace : {"zero", "mean"}
+        Output of these heads: zero, or the mean of their outputs over the tokens of ``batches``,
+        without those that an ``attention_mask`` of the batch hides.
+    batches : iterable, optional
+        For means: batches as for :func:`pathkernel.capture`.
+    gains : xarray.DataArray, dims (head,), optional
+        Factors of the outputs of all other heads, such as of
+        :func:`pathkernel_pruning.live.head_choice.refit_gains`.
+
+    Yields
+    ------
+    torch.nn.Module
+        The model.
+
+    Raises
+    ------
+    CaptureError, ValueError
+        If its attention is not known, or layers share their weights; it has no such head; in the
+        first pass, if the heads lie elsewhere in the weights; or at the end, if attention ran, but
+        not its output projection.
+    """
+    layers = attention_modules(model)
+    refuse_shared_weights(model, layers)
+    off, means = heads_by_layer(layers, heads), None
+    if replace not in ("zero", "mean"):
+        raise ValueError(f'replace must be "zero" or "mean", but is {replace!r}')
+    if (replace == "mean") != (batches is not None):
+        raise ValueError(
+            'replace="mean" needs batches=, over which outputs are averaged'
+            if batches is None
+            else 'batches serve for means only; give replace="mean"'
+        )
+    if batches is not None:
+        means = mean_outputs(model, [layers[number - 1] for number in off], batches)
+    agreed = set[int]()
+    with ExitStack() as stack:
+        stack.enter_context(switched_off(layers, off, agreed, means))
+        if gains is not None:
+            stack.enter_context(scaled(layers, gains_by_layer(layers, gains, off), agreed))
+        yield model
+
+
+def refuse_shared_weights(model: nn.Module, layers: Sequence[AttentionModule]) -> None:
+    """Raise a CaptureError if layers of a model share their weights, and so heads."""
+    modules = {attention.module for attention in layers}
+    # a layer that runs several times has several names of one pattern; an alias has another pattern
+    patterns = [
+        (module, re.sub("[0-9]+", "", name))
+        for name, module in model.named_modules(remove_duplicate=False)
+        if module in modules
+    ]
+    weights = {_identity(attention) for attention in layers}
+    if len(weights) < len(layers) or len(set(patterns)) < len(patterns):
+        raise CaptureError(f"layers of {type(model).__name__} share their weights, and so heads")
+
+
+def _identity(attention: AttentionModule) -> int:
+    """Return a number of the output weight, or of the module that computes it."""
+    stored = attention.projection._parameters.get(attention.weight_name)
+    return id(attention.projection if stored is None else stored)
+
+
+def heads_by_layer(layers: Sequence[AttentionModule], heads: Heads) -> dict[int, list[int]]:
+    """Return the heads of every layer that has some, both numbered from 1.
+
+    Raises a TypeError for other than pairs, and a ValueError for a head that the model lacks.
+    """
+    by_layer: dict[int, list[int]] = {}
+    for layer, head in sorted({*heads_named(heads)}):
+        if not (1 <= layer <= len(layers) and 1 <= head <= layers[layer - 1].heads):
+            counts = ", ".join(str(attention.heads) for attention in layers)
+            past = '; leave out the path past all heads, scores.drop_sel(head="0-0")'
+            raise ValueError(
+                f"heads names ({layer}, {head}), but the model's layers, numbered from 1, have "
+                f"{counts} heads, numbered from 1{past * ((layer, head) == (0, 0))}"
+            )
+        by_layer.setdefault(layer, []).append(head)
+    return by_layer
+
+
+def gains_by_layer(
+    layers: Sequence[AttentionModule], gains: xr.DataArray, off: dict[int, list[int]]
+) -> list[np.ndarray]:
+    """Return the gains of the heads of every layer, (H,), 1 of those that are off.
+
+    Raises a ValueError if a head has no gain, or one that is not finite or that contradicts
+    ``off``.
+    """
+    axis = every_head([attention.heads for attention in layers])
+    values = score_array("gains", gains, axis).values
+    if values.shape[1] != 1 or not np.isfinite(values).all():
+        raise ValueError(
+            f"gains must hold a finite number for every head, but has shape {values.shape}"
+        )
+    by_layer = np.split(values[:, 0].copy(), np.cumsum([layer.heads for layer in layers])[:-1])
+    for number, of_layer in enumerate(by_layer, start=1):
+        gone = np.zeros(len(of_layer), dtype=bool)
+        gone[[head - 1 for head in off.get(number, ())]] = True
+        if (zero := (of_layer == 0) & ~gone).any():
+            raise ValueError(
+                f"gains has 0 for head {number}-{int(zero.argmax()) + 1}, which heads does not "
+                "name; gains of a choice go with its heads, choice.heads"
+            )
+        of_layer[gone] = 1.0
+    return by_layer
+
+
+def mean_outputs(
+    model: nn.Module, layers: Sequence[AttentionModule], batches: Iterable[Any]
+) -> dict[int, Tensor]:
+    """Return the mean outputs (H, G) of the heads of some layers over tokens, by layer."""
+    sums: dict[int, Tensor] = {}
+    counts: dict[int, float] = {}
+
+    def add(heads: Tensor, number: int, mask: Tensor | None) -> None:
+        weights = heads.new_ones(heads.shape[:2], dtype=torch.float64)
+        if mask is not None and mask.shape == heads.shape[:2]:
+            weights = mask.to(weights)
+        total = torch.einsum("bm,bmhg->hg", weights, heads.double())
+        sums[number] = sums.get(number, 0) + total
+        counts[number] = counts.get(number, 0.0) + float(weights.sum())
+
+    with evaluating(model):
+        for batch in batches:
+            inputs = split(batch)[0]
+            mask = inputs.get("attention_mask") if isinstance(inputs, Mapping) else None
+            with ExitStack() as stack:
+                for attention in layers:
+                    stack.enter_context(observed(attention, partial(add, mask=mask)))
+                called(model, inputs)
+    if missing := [layer for layer in layers if layer.number not in sums]:
+        raise ValueError(
+            f"batches must hold at least one batch on which {missing[0].where} runs, for the means "
+            "of its heads"
+        )
+    return {number: total / counts[number] for number, total in sums.items()}

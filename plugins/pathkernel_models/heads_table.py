@@ -1,0 +1,61 @@
+"""List the heads of a model."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+from torch import nn
+
+from pathkernel_models.families import attention_modules
+
+
+def list_heads(model: nn.Module) -> pd.DataFrame:
+    """List the attention of a model, a row for every layer.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        As for :func:`pathkernel.capture`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Indexed by ``layer``, the number by which other functions name it, from 1. Columns:
+        ``heads``; ``groups``, heads of keys and values; ``head_size``, numbers that a head passes
+        on; ``width``, those that the output projection returns; ``module``, its name in the model;
+        and ``class``.
+
+    Raises
+    ------
+    CaptureError
+        If the model has no attention of a known form.
+
+    Examples
+    --------
+    >>> import pathkernel as pk
+    >>> import torch
+    >>> layer = torch.nn.TransformerEncoderLayer(8, 2, dim_feedforward=16, batch_first=True)
+    >>> model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    >>> print(pk.list_heads(model).drop(columns="class"))
+           heads  groups  head_size  width              module
+    layer
+    1          2       2          4      8  layers.0.self_attn
+    2          2       2          4      8  layers.1.self_attn
+    """
+    rows = []
+    for attention in attention_modules(model):
+        shape = attention.output.shape
+        width = shape[0] if attention.output_axis else shape[-1]
+        rows.append(
+            {
+                "layer": attention.number,
+                "heads": attention.heads,
+                "groups": attention.groups,
+                "head_size": math.prod(shape) // width // attention.heads,
+                "width": width,
+                "module": attention.name,
+                "class": type(attention.module).__name__,
+            }
+        )
+    return pd.DataFrame(rows).set_index("layer")

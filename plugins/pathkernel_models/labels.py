@@ -1,0 +1,101 @@
+"""Labels of sequences, told from labels of tokens and from masks."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from pathkernel_models.batches import tensors_of
+from pathkernel_models.errors import CaptureError
+
+_LABELS = re.compile("(labels?|label_ids|targets?|y)", re.IGNORECASE)
+_MASKS = re.compile("((attention|attn|(key_)?padding)_?)?masks?", re.IGNORECASE)
+_IGNORED = -100  # of PyTorch's cross-entropy, in labels of tokens
+
+
+def check_names(model: nn.Module, inputs: Any) -> None:
+    """Raise a CaptureError if a model would swallow labels or a mask under a name it lacks."""
+    if not isinstance(inputs, Mapping):
+        return
+    parameters = inspect.signature(model.forward).parameters
+    if all(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return  # a wrapper, which may take any
+    masks = [name for name in parameters if name.endswith("mask")]
+    for name in inputs:
+        if name in parameters:
+            continue
+        if _LABELS.fullmatch(name):
+            raise CaptureError(
+                f"a batch has {name}, which is no argument of {type(model).__name__}; rename it "
+                "labels, if it holds a label for each sequence, or leave it out"
+            )
+        if masks and _MASKS.fullmatch(name):
+            raise CaptureError(
+                f"a batch has {name}, which is no argument of {type(model).__name__}; its masks "
+                f"are {', '.join(masks)}"
+            )
+
+
+def label_array(labels: Any, inputs: Any) -> np.ndarray | None:
+    """Return the labels of a batch, (batch,) or (batch, C), or None if there are none.
+
+    Raises a ValueError if they are of another shape, of tokens, a mask, or not finite.
+    """
+    if labels is None:
+        return None
+    if isinstance(labels, Tensor):
+        labels = labels.detach().cpu()
+        labels = labels.numpy() if labels.dtype.itemsize > 2 else labels.tolist()
+    array = np.asarray(labels)
+    if array.ndim not in (1, 2) or array.dtype.kind not in "biufUS":
+        raise ValueError(
+            f"labels of a batch have shape {array.shape} and type {array.dtype}; give numbers or "
+            "names of classes, (batch,), or targets, (batch, C)"
+        )
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise ValueError(
+            f"labels of a batch hold {np.count_nonzero(~np.isfinite(array))} of {array.size} "
+            "values that are NaN or infinite; leave these examples out"
+        )
+    ignored = array.dtype.kind in "iu" and bool((array == _IGNORED).any())
+    if ignored or (array.ndim == 2 and _of_tokens(array, inputs)):
+        marks = f", {_IGNORED} at tokens without one" if ignored else ""
+        raise ValueError(
+            f"labels of a batch have shape {array.shape}: labels of tokens{marks}, or a mask. Give "
+            "a label for each sequence, (batch,), or targets of type float, (batch, C); and a mask "
+            "by its name among the arguments of the model, a mapping"
+        )
+    return array
+
+
+def _of_tokens(labels: np.ndarray, inputs: Any) -> bool:
+    """Whether labels (batch, C) are likely to be of C tokens."""
+    shapes = [tuple(tensor.shape[:2]) for tensor in tensors_of(inputs) if tensor.ndim > 1]
+    if labels.shape not in shapes and labels.shape[::-1] not in shapes:
+        return False
+    truths = np.isin(labels, (0, 1)).all()
+    if truths and (labels.sum(axis=1) == 1).all():  # classes
+        return False
+    steps = np.diff(labels.astype(float), axis=1)
+    mask = truths and ((steps <= 0).all(axis=1) | (steps >= 0).all(axis=1)).all()
+    return labels.dtype.kind in "biu" or bool(mask)
+
+
+def joined_labels(labels: list[np.ndarray | None], examples: int) -> np.ndarray | None:
+    """Concatenate the labels of all batches, if any; raise a ValueError if they do not fit."""
+    arrays = [of_batch for of_batch in labels if of_batch is not None]
+    if not arrays:
+        return None
+    columns = sorted({array.shape[1:] for array in arrays})
+    if len(columns) > 1:
+        shapes = ", ".join(str(array.shape) for array in arrays[:4])
+        raise ValueError(f"labels of batches have shapes {shapes}; give all as many columns")
+    joined = np.concatenate(arrays)
+    if len(joined) != examples:
+        raise ValueError(f"batches have {len(joined)} labels for {examples} examples")
+    return joined

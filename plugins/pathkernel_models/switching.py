@@ -1,0 +1,242 @@
+"""Change the outputs of heads at the input of their output projection: off, at a mean, scaled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pathkernel_models.errors import CaptureError
+from pathkernel_models.families import AttentionModule, standing_in
+from pathkernel_models.state import uncompiled, without_fused_layers
+
+
+@contextmanager
+def switched_off(
+    layers: Sequence[AttentionModule],
+    off: dict[int, list[int]],
+    agreed: set[int],
+    means: dict[int, Tensor] | None = None,
+) -> Iterator[None]:
+    """Switch heads off inside the context, as :func:`pathkernel_models.heads_off.heads_off` does.
+
+    Parameters
+    ----------
+    layers : sequence of AttentionModule
+        All layers of the model.
+    off : dict of int to list of int
+        Heads by the number of their layer, both from 1.
+    agreed : set of int
+        Layers that have been compared, which are not compared again; those that are now are added.
+    means : dict of int to Tensor, (H, G), optional
+        Outputs of all heads of a layer in place of zeros, by its number.
+    """
+    # At the input of the output projection, not in its weight, which adapters, parametrisations and
+    # quantisation compute anew; not in the attention, where a fused kernel shows no heads
+    with ExitStack() as stack:
+        stack.enter_context(uncompiled())
+        if means:
+            stack.enter_context(without_fused_layers())
+        off_layers = []
+        for number, heads in off.items():
+            attention = layers[number - 1]
+            attention.check_read()
+            if number not in agreed:
+                stack.enter_context(attention.compare(partial(agreed.add, number)))
+            off_layers.append(_Layer(attention, heads, (means or {}).get(number)))
+            stack.enter_context(off_layers[-1].off())
+        yield
+        for layer in off_layers:
+            layer.check()
+
+
+class ScaledLayer(NamedTuple):
+    """A layer that ran in :func:`scaled`: its number, gains (batch, H), and heads' precision."""
+
+    number: int
+    gains: Tensor
+    dtype: torch.dtype
+
+
+@contextmanager
+def scaled(
+    layers: Sequence[AttentionModule],
+    gains: Sequence[np.ndarray],
+    agreed: set[int],
+    *,
+    with_gradients: bool = False,
+) -> Iterator[list[ScaledLayer]]:
+    """Multiply the outputs of heads by gains inside the context.
+
+    Parameters
+    ----------
+    layers, agreed
+        As for :func:`switched_off`.
+    gains : sequence of array, shape (H,)
+        Of every layer.
+    with_gradients : bool
+        Whether gains are leaves that gradients are taken by, one for every example.
+
+    Yields
+    ------
+    list of ScaledLayer
+        Layers that have run so far, for :func:`factors_by_layer`.
+    """
+    running: list[ScaledLayer] = []
+    with ExitStack() as stack:
+        stack.enter_context(uncompiled())
+        stack.enter_context(without_fused_layers())
+        for attention, of_layer in zip(layers, gains):
+            if not with_gradients and (of_layer == 1).all():
+                continue
+            attention.check_read()
+            if attention.number not in agreed:
+                stack.enter_context(attention.compare(partial(agreed.add, attention.number)))
+
+            def multiplied(
+                joined: Tensor,
+                attention: AttentionModule = attention,
+                of_layer: np.ndarray = of_layer,
+            ) -> Tensor:
+                heads = by_head(joined, attention)
+                # products in float32, and gradients, where the model has half precision
+                wide = torch.promote_types(heads.dtype, torch.float32)
+                factor = torch.as_tensor(of_layer, dtype=wide, device=heads.device)
+                axis = 1 if attention.swapped else 0
+                factor = factor.repeat(heads.shape[axis], 1)
+                # layers that run again in a backward pass compute without
+                factor.requires_grad_(with_gradients and torch.is_grad_enabled())
+                running.append(ScaledLayer(attention.number, factor, heads.dtype))
+                shape = [1] * heads.ndim
+                shape[axis], shape[-2] = factor.shape
+                column = factor.reshape(shape)
+                # filled: 0 times the infinity or NaN of a head that is off is NaN
+                scaled = (heads.to(wide) * column).masked_fill(column == 0, 0.0)
+                return scaled.to(joined.dtype).reshape(joined.shape)
+
+            stack.enter_context(attention.joined(multiplied))
+        yield running
+
+
+@contextmanager
+def observed(attention: AttentionModule, report: Callable[[Tensor, int], None]) -> Iterator[None]:
+    """Report the outputs of the heads of a layer, (batch, M, H, G), and its number, inside."""
+
+    def unchanged(joined: Tensor) -> Tensor:
+        heads = by_head(joined, attention)
+        report(heads.transpose(0, 1) if attention.swapped else heads, attention.number)
+        return joined
+
+    with uncompiled(), without_fused_layers(), attention.joined(unchanged):
+        yield
+
+
+def factors_by_layer(
+    running: Sequence[ScaledLayer], layers: Sequence[AttentionModule]
+) -> list[Tensor]:
+    """Gains (batch, H) of all layers in their order, of a forward pass in :func:`scaled`.
+
+    Raises a CaptureError if a layer did not run once.
+    """
+    numbers = [layer.number for layer in running]
+    for attention in layers:
+        if (times := numbers.count(attention.number)) != 1:
+            raise CaptureError(
+                f"{attention.where} ran {times} times in the forward pass; each of the "
+                f"{len(layers)} layers must run once"
+            )
+    # towers may run in another order than they are registered in
+    gains = {layer.number: layer.gains for layer in running}
+    return [gains[attention.number] for attention in layers]
+
+
+def by_head(joined: Tensor, attention: AttentionModule) -> Tensor:
+    """Outputs of the heads of a layer, (…, H, G), from those side by side, (…, H·G)."""
+    if attention.output.ndim == 3:  # of TransformerLens
+        return joined
+    return joined.unflatten(-1, (attention.heads, -1))
+
+
+class _Layer:
+    """A layer without some of its heads, and whether its attention and its projection ran."""
+
+    def __init__(self, attention: AttentionModule, heads: Sequence[int], mean: Tensor | None):
+        self._attention, self._mean = attention, mean
+        self._removed = torch.zeros(attention.heads, dtype=torch.bool)
+        self._removed[[head - 1 for head in heads]] = True
+        self._attention_ran = self._projection_ran = False
+
+    @contextmanager
+    def off(self) -> Iterator[None]:
+        """Pass zeros, or means, on for the heads inside the context."""
+        attention = self._attention
+
+        def ran(*_: Any) -> None:
+            self._attention_ran = True
+
+        with ExitStack() as stack:
+            if attention.runs_projection or self._mean is not None:
+                stack.callback(attention.module.register_forward_hook(ran).remove)
+                stack.enter_context(attention.joined(self._masked))
+            else:
+                # a projection that never runs has no input to hook: PyTorch's function reads its
+                # weight, so that a stand-in shows one with the heads' columns at zero
+                children = attention.module.named_children()
+                (name,) = (name for name, child in children if child is attention.projection)
+                shown = getattr(attention.module, name)  # of a context around this one
+                substitute = _Masked(shown, self._masked_weight)
+                stack.enter_context(standing_in(attention.module, name, substitute))
+            yield
+
+    def check(self) -> None:
+        """Raise a CaptureError if attention ran without its output projection."""
+        if self._attention_ran and not self._projection_ran:
+            name = type(self._attention.projection).__name__
+            raise CaptureError(
+                f"{self._attention.where} ran, but not its {name}, taken for the output "
+                "projection, so that its heads were not off; describe the projection that runs by "
+                "a method pathkernel_heads, which returns pathkernel.AttentionHeads"
+            )
+
+    def _masked(self, joined: Tensor) -> Tensor:
+        """Outputs of the heads, (…, H·G) or (…, H, G), without those that are off."""
+        self._projection_ran = True
+        mask = self._removed.to(joined.device)
+        if self._mean is not None:
+            heads = by_head(joined, self._attention)
+            mean = self._mean.to(heads)
+            return torch.where(mask[:, None], mean, heads).reshape(joined.shape)
+        # filled rather than multiplied: 0 times the infinity or NaN of a head that is off is NaN
+        if self._attention.output.ndim == 3:  # (…, H, G), of TransformerLens
+            return joined.masked_fill(mask[:, None], 0.0)
+        return joined.masked_fill(mask.repeat_interleave(joined.shape[-1] // len(mask)), 0.0)
+
+    def _masked_weight(self, weight: Tensor) -> Tensor:
+        """Output weight, (output, H·G), without the columns of heads that are off."""
+        mask = self._removed.to(weight.device)
+        return weight.masked_fill(mask.repeat_interleave(weight.shape[1] // len(mask)), 0.0)
+
+
+class _Masked:
+    """A projection whose weight, which others read, is masked."""
+
+    def __init__(self, projection: Any, masked: Callable[[Tensor], Tensor]):
+        self._projection, self._masked_weight = projection, masked
+
+    def __call__(self, joined: Tensor) -> Tensor:
+        return nn.functional.linear(joined, self.weight, self._projection.bias)
+
+    @property
+    def weight(self) -> Tensor:
+        """Weight without the heads that are off, computed at every reading for its gradients."""
+        return self._masked_weight(self._projection.weight)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # also of a copy, which has no attributes yet
+            raise AttributeError(name)
+        return getattr(self._projection, name)

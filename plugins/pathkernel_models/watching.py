@@ -1,0 +1,369 @@
+"""Observe the attention weights of a module while it runs."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from pathkernel_core.arrays.products import matmul
+from pathkernel_models.masks import SOFTMAX, by_sequence, hidden_keys
+from pathkernel_models.precision import lowest_precision, wide
+
+Report = Callable[["Tensor | None", "Tensor | None", "Tensor | None", float, torch.dtype], None]
+"""Takes attention (batch, H, query, key) or None if it was not observed; the states
+(batch, key, N_0) that heads attend to or None for cross-attention; the token mask (batch, key),
+False at keys that no query may attend to, or None if all may; and the relative difference between
+attention times values and the output of the heads, NaN if it cannot be computed; and the lowest
+precision of the run, half under autocast, too."""
+
+_DROPOUT = (torch.dropout, F.dropout)
+
+
+@dataclass(frozen=True, eq=False)
+class Points:
+    """Places in a module where values and outputs of its heads can be observed.
+
+    Attributes
+    ----------
+    values : Module
+        Its output holds the values of all heads.
+    joined : tuple of Module
+        The input of one of them holds the outputs of all heads, one after the other: the output
+        projection, or a norm before it.
+    by_head : callable
+        Takes the output of ``values``, (batch, key, …), and returns (batch, H, key, G).
+    linear : callable, optional
+        Takes states and returns the values without bias, in the form of ``values``, for a module
+        that uses the weight of ``values`` without running it.
+    """
+
+    values: nn.Module
+    joined: tuple[nn.Module, ...]
+    by_head: Callable[[Tensor], Tensor]
+    linear: Callable[[Tensor], Tensor] | None = None
+
+
+class Recording(TorchFunctionMode):
+    """Attention weights, values and outputs of heads of one forward pass.
+
+    A mode sees the functions of PyTorch that any code calls. Hooks see modules alone, and few
+    models have one for the softmax; replacing their functions would need each model's code.
+
+    Parameters
+    ----------
+    rows : int, optional
+        Number of the last queries whose weights are computed where a fused kernel hides them; all
+        by default.
+
+    Attributes
+    ----------
+    weights : list of Tensor
+        Attention weights that PyTorch's functions computed.
+    hidden : list of Tensor or None
+        Keys that each of them hides from all queries, see :func:`hidden_keys`.
+    values, joined : list of Tensor
+        Output of ``Points.values``, and inputs of ``Points.joined``.
+    states : Tensor or None
+        Attended states in ``multi_head_attention_forward``, if it ran.
+    value_states : Tensor or None
+        Input of ``Points.values``.
+    random : bool
+        Whether a fused kernel dropped weights at random.
+    """
+
+    def __init__(self, rows: int | None = None) -> None:
+        super().__init__()
+        self._rows = rows
+        self.weights: list[Tensor] = []
+        self.hidden: list[Tensor | None] = []
+        self.values: list[Tensor] = []
+        self.joined: list[Tensor] = []
+        self.states: Tensor | None = None
+        self.value_states: Tensor | None = None
+        self.random = False
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        # the mode is off inside a function that it sees, so that this one has to return its weights
+        if function is F.multi_head_attention_forward:
+            return self._multi_head(function, args, kwargs)
+        output = function(*args, **kwargs)
+        if function in SOFTMAX and output.ndim > 2:  # of a router or classifier it has two axes
+            self._note(output, function, args, kwargs)
+        elif function in _DROPOUT and self.weights and args and args[0] is self.weights[-1]:
+            self.weights[-1] = output  # what multiplies the values, and is compared with them
+        elif function is F.scaled_dot_product_attention:
+            # a context around this one shall not see it, nor checkpoints what it would save
+            with torch._C.DisableTorchFunction(), torch.no_grad():
+                weights = _fused_weights(*args, rows=self._rows, **kwargs)
+            self._note(weights, function, args, kwargs)
+            dropped = args[4] if len(args) > 4 else kwargs.get("dropout_p", 0.0)
+            self.random = self.random or dropped > 0
+        return output
+
+    def _multi_head(self, function: Any, args: tuple, kwargs: dict) -> tuple[Tensor, Tensor | None]:
+        # weights of each head, of which the caller gets what it asked for: none, or their mean
+        per_head = {"need_weights": True, "average_attn_weights": False}
+        output, weights = function(*args, **kwargs | per_head)
+        self._note(weights, function, args, kwargs)
+        self.states = args[2].transpose(0, 1)
+        if not kwargs.get("need_weights", True):
+            return output, None
+        return output, weights.mean(dim=1) if kwargs.get("average_attn_weights", True) else weights
+
+    def _note(self, weights: Tensor, function: Any, args: tuple, kwargs: dict) -> None:
+        self.weights.append(weights)
+        self.hidden.append(hidden_keys(function, args, kwargs))
+
+    @contextmanager
+    def observing(self, points: Points | None) -> Iterator[None]:
+        """Record everything inside the context."""
+
+        def note_values(_: nn.Module, inputs: tuple, named: dict, output: Any) -> None:
+            self.value_states = first_argument(inputs, named)
+            self.values.append(first_tensor(output))
+
+        def note_joined(_: nn.Module, inputs: tuple, named: dict) -> None:
+            self.joined.append(first_argument(inputs, named))
+
+        with ExitStack() as stack:
+            if points is not None:
+                # first among the hooks, which may switch heads off
+                handle = points.values.register_forward_hook(
+                    note_values, prepend=True, with_kwargs=True
+                )
+                stack.callback(handle.remove)
+                for module in points.joined:
+                    handle = module.register_forward_pre_hook(
+                        note_joined, prepend=True, with_kwargs=True
+                    )
+                    stack.callback(handle.remove)
+            stack.enter_context(self)
+            yield
+
+    def attention(self, batch: int, heads: int) -> Tensor | None:
+        """Return the weights (batch, H, query, key), or None of several; other shapes unchanged."""
+        number = self._number(batch, heads)
+        if number is None:
+            return None
+        weights = _by_head(self.weights[number], batch, heads)
+        return self.weights[number] if weights is None else weights
+
+    def precision(self, states: Tensor) -> torch.dtype:
+        """Return the lowest precision of states, weights, values and outputs of the heads."""
+        return lowest_precision(states, *self.weights, *self.values, *self.joined)
+
+    def tokens(self, batch: int, heads: int) -> Tensor | None:
+        """Return the token mask (batch, key), False at hidden keys, or None if none are hidden."""
+        number = self._number(batch, heads)
+        hidden = None if number is None else by_sequence(self.hidden[number], batch)
+        return None if hidden is None else ~hidden
+
+    def _number(self, batch: int, heads: int) -> int | None:
+        """Return which of the weights are those of the heads, or None of several."""
+        if len(self.weights) == 1:
+            return 0
+        shaped = [_by_head(weights, batch, heads) for weights in self.weights]
+        fitting = [number for number, weights in enumerate(shaped) if weights is not None]
+        return fitting[0] if len(fitting) == 1 else None
+
+
+def _by_head(weights: Tensor, batch: int, heads: int) -> Tensor | None:
+    """Return weights as (batch, H, query, key), or None if they are of another shape."""
+    if weights.ndim == 3 and len(weights) == batch * heads:
+        return weights.unflatten(0, (batch, heads))
+    if weights.ndim == 5 and weights.shape[1] * weights.shape[2] == heads:  # by groups
+        return weights.flatten(1, 2)
+    return weights if weights.ndim == 4 and weights.shape[:2] == (batch, heads) else None
+
+
+def _fused_weights(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    rows: int | None = None,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """Compute the weights of ``scaled_dot_product_attention``, 0 for a fully masked query."""
+    if enable_gqa:
+        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], dim=-3)
+    # the last queries, since a causal mask leaves the first ones hardly a choice: attention to a
+    # single key is 1, whatever the scores
+    length = query.shape[-2]
+    first = 0 if rows is None else max(0, length - rows)
+    scores = query[..., first:, :] @ key.mT
+    scores = scores * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+    if is_causal:
+        keys = torch.arange(key.shape[-2], device=scores.device)
+        attn_mask = keys <= torch.arange(first, length, device=scores.device)[:, None]
+    elif attn_mask is not None and attn_mask.ndim > 1 and attn_mask.shape[-2] == length:
+        attn_mask = attn_mask[..., first:, :]
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        scores = scores.masked_fill(~attn_mask, -math.inf)
+    elif attn_mask is not None:
+        scores = scores + attn_mask
+    return scores.softmax(dim=-1).nan_to_num(0.0)
+
+
+@contextmanager
+def replaced_forward(module: nn.Module, replacement: Callable[..., Any]) -> Iterator[None]:
+    """Run a function in place of the forward pass of a module inside the context."""
+    # on the instance, and taken off again: its class, and models that share it, are not touched.
+    # What stood there before may be a wrapper, such as accelerate's
+    replaced = vars(module).get("forward")
+    module.forward = replacement  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del module.forward
+        if replaced is not None:
+            module.forward = replaced
+
+
+@contextmanager
+def watched(
+    module: nn.Module, heads: int, points: Points | None, swapped: bool, report: Report
+) -> Iterator[None]:
+    """Report every forward pass of an attention module inside the context."""
+    forward = module.forward
+
+    @functools.wraps(forward)
+    def watched_forward(*args: Any, **kwargs: Any) -> Any:
+        recording = Recording()
+        with recording.observing(points):
+            output = forward(*args, **kwargs)
+        states = first_argument(args, kwargs) if recording.states is None else recording.states
+        # a module may normalise its input first: heads attend to what their values are made of
+        if recording.value_states is not None and recording.value_states.ndim == states.ndim:
+            states = recording.value_states
+        if swapped and recording.states is None:
+            states = states.transpose(0, 1)
+        attention = recording.attention(len(states), heads)
+        # weights of half precision are multiplied in float32
+        attention = None if attention is None else attention.to(wide(states).dtype)
+        difference = mismatch(recording, points, swapped, attention, states, output)
+        precision = recording.precision(states)
+        crossed = any(
+            kwargs.get(name) is not None for name in ("encoder_hidden_states", "key_value_states")
+        )
+        mask = recording.tokens(len(states), heads)
+        states = None if crossed else states
+        report(attention, states, mask, difference, precision)
+        return output
+
+    with replaced_forward(module, watched_forward):
+        yield
+
+
+def mismatch(
+    recording: Recording,
+    points: Points | None,
+    swapped: bool,
+    attention: Tensor | None,
+    states: Tensor,
+    output: Any,
+) -> float:
+    """Return the largest difference of attention times values from the heads' output, relative.
+
+    It is 0 where ``multi_head_attention_forward`` defines the heads; NaN where the attention or the
+    values cannot be seen; and infinite where the keys are of another sequence, such as cached ones,
+    or weights were dropped at random.
+    """
+    if recording.states is not None:
+        return 0.0
+    if points is None or attention is None:
+        return math.nan
+    if recording.random:
+        return math.inf
+    constant = not recording.values
+    if recording.values:
+        values = recording.values[-1]
+    elif points.linear is not None:  # its weight is used, but the module does not run
+        values = points.linear(states.transpose(0, 1) if swapped else states)
+    else:
+        return math.nan
+    # of several candidates for the heads' outputs, before and after a norm, one has to agree
+    differences = []
+    for joined in recording.joined or [first_tensor(output)]:
+        with torch.no_grad():
+            if swapped:
+                joined = joined.transpose(0, 1)
+            by_token = values.transpose(0, 1) if swapped else values
+            differences.append(_difference(points, attention, by_token, joined, constant))
+    known = [difference for difference in differences if not math.isnan(difference)]
+    return min(known, default=math.nan)
+
+
+def _difference(
+    points: Points, attention: Tensor, values: Tensor, joined: Tensor, constant: bool
+) -> float:
+    """Return the relative difference, up to a constant of every entry of a head if one is unknown.
+
+    Attention sums to 1, so that a bias of the values adds the same to the outputs of all tokens.
+    """
+    if attention.ndim != 4 or joined is None:
+        return math.nan
+    batch, heads, queries, keys = attention.shape
+    if values.ndim not in (3, 4) or len(values) != batch:
+        return math.nan
+    by_head = points.by_head(values)
+    if by_head.ndim > 4:  # tokens on several axes, as of an image
+        by_head = by_head.flatten(2, -2)
+    if by_head.shape[-2] != keys:
+        return math.inf
+    # of half precision the comparison itself must not add its rounding
+    exact = torch.float64 if joined.dtype == torch.float64 else torch.float32
+    expected = matmul(attention.to(exact), by_head.to(exact)).transpose(1, 2).flatten(2)
+    if joined.numel() % (batch * expected.shape[-1]):
+        return math.nan
+    candidates = [joined.reshape(batch, -1, expected.shape[-1])]
+    if joined.ndim == 3 and joined.shape[1] == batch:  # tokens on the first axis
+        candidates.append(joined.transpose(0, 1))
+    differences = []
+    for candidate in candidates:
+        if candidate.shape[1] < queries:
+            continue
+        given = candidate[:, -queries:].to(exact)
+        rest = (expected - given).nan_to_num(0.0)  # NaN at padding
+        if not (expected.isfinite() & given.isfinite()).any():
+            return math.inf
+        if constant:
+            rest = rest - rest.mean(dim=(0, 1))
+        # of every head, as large ones would hide small ones
+        sizes = torch.maximum(_largest_of_heads(given, heads), _largest_of_heads(expected, heads))
+        errors = _largest_of_heads(rest, heads)
+        differences.append(float((errors / sizes.clamp_min(1e-30)).max()))
+    return min(differences, default=math.nan)
+
+
+def _largest_of_heads(outputs: Tensor, heads: int) -> Tensor:
+    """Return the largest entry of every head, (H,), of outputs (batch, query, H·G)."""
+    return outputs.nan_to_num(0.0).unflatten(-1, (heads, -1)).abs().amax(dim=(0, 1, 3))
+
+
+def first_tensor(output: Any) -> Any:
+    """Return the output of a module, or the first of several."""
+    while isinstance(output, tuple | list) and output:
+        output = output[0]
+    return output
+
+
+def first_argument(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the hidden states that a block or its attention is called with."""
+    return args[0] if args else next(iter(kwargs.values()))

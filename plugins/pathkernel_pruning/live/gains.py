@@ -1,0 +1,339 @@
+"""Gains in front of the heads of a live model, and its loss to second order in them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pathkernel_core.arrays.products import matmul
+from pathkernel_models.derivatives import check_kept, check_leaves, derivatives
+from pathkernel_models.errors import CaptureError
+from pathkernel_models.families import AttentionModule, attention_modules
+from pathkernel_models.heads_off import refuse_shared_weights
+from pathkernel_models.outputs import MANY_OUTPUTS, Outputs, checked_outputs
+from pathkernel_models.precision import is_half
+from pathkernel_models.relations import Relation, likely_relation, relation
+from pathkernel_models.state import (
+    evaluating,
+    open_to_capture,
+    open_to_gradients,
+    without_parameter_gradients,
+)
+from pathkernel_models.switching import ScaledLayer, factors_by_layer, scaled
+from pathkernel_pruning.heads.loss_form import (
+    FormSums,
+    LossForm,
+    LossName,
+    curved,
+    loss_slopes,
+    loss_values,
+    probabilities,
+)
+
+DIRECTIONS = 8
+"""Random directions of outputs in place of all outputs, where these are more."""
+
+_STEP = 0.03  # of central differences in a gain
+_LARGEST_JACOBIAN = 2**27  # numbers, 1 GiB in float64
+_FEW_SEQUENCES, _FEW_ROWS = 100, 500
+
+
+class LiveNetwork:
+    """A model with gains in front of its heads, on some examples; see ``GainNetwork``.
+
+    Parameters
+    ----------
+    model, batches, outputs, loss, seed
+        As for :func:`pathkernel_pruning.live.head_choice.choose_heads`.
+
+    Attributes
+    ----------
+    layers : list of AttentionModule
+    heads : tuple of int
+        Heads of each layer.
+    passes : float
+        Forward and backward passes of all examples so far.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        batches: Iterable[Any],
+        outputs: Outputs,
+        loss: LossName,
+        seed: int = 0,
+    ):
+        if isinstance(batches, str | Tensor | np.ndarray):
+            raise TypeError("batches must be a list of batches; put a single one into a list")
+        if loss not in ("squared", "cross-entropy"):
+            raise ValueError(f'loss must be "squared" or "cross-entropy", but is {loss!r}')
+        self._model, self._outputs, self._loss = model, outputs, loss
+        self._generator = torch.Generator().manual_seed(seed)
+        self._batches = list(batches)
+        if not self._batches:
+            raise ValueError("batches must hold at least one batch")
+        self.layers = attention_modules(model)
+        refuse_shared_weights(model, self.layers)
+        self._agreed = set[int]()  # layers whose heads have been compared
+        self._batch_passes, self._is_checked = 0, False
+        self._relations = dict[tuple[int, ...], Relation]()  # by sequences for each row
+        self.heads = tuple(attention.heads for attention in self.layers)
+        self._has_half_weights = is_half(*(weight.dtype for weight in model.parameters()))
+
+    @property
+    def passes(self) -> float:
+        """Forward and backward passes of all examples so far."""
+        return self._batch_passes / len(self._batches)
+
+    def loss(self, gains: np.ndarray) -> float:
+        """Mean loss at gains (ΣH_ℓ,)."""
+        total, rows = 0.0, 0
+        for batch in self._batches:
+            with self._gains(gains):
+                outputs, targets, _ = self._given(batch)
+            total += float(loss_values(outputs, targets).sum())
+            rows += len(outputs)
+        return total / rows
+
+    def form(self, gains: np.ndarray) -> LossForm:
+        """Loss to second order about gains (ΣH_ℓ,)."""
+        sums = FormSums(gains, self._loss)
+        examples: list[tuple[int, np.ndarray]] = []
+        for batch in self._batches:
+            with self._gains(gains, with_gradients=True) as running:
+                outputs, targets, dtype = self._given(batch)
+                factors = factors_by_layer(running, self.layers)
+                check_kept(outputs, "outputs")
+                check_leaves(factors, self.layers)
+                sequences = min(len(factors[0]), len(outputs))
+                free = int(np.count_nonzero(gains))
+                # differences of outputs in half precision, by weights or autocast, are noise
+                is_rounded = is_half(dtype, *(layer.dtype for layer in running))
+                sizes = (outputs, factors, free, not (is_rounded or self._has_half_weights))
+                related = likely_relation(len(outputs), [len(factor) for factor in factors])
+                method = _method(*sizes, related)
+                if method != "differences":  # which take the batch as a whole
+                    likely, related = related, self._relation(outputs, factors)
+                    method = method if related == likely else _method(*sizes, related)
+                if method == "outputs":
+                    gradient, form = _by_outputs(outputs, targets, factors)
+                    self._batch_passes += outputs.shape[1]
+                elif method == "directions":
+                    gradient, form = _by_directions(
+                        *(outputs, targets, factors, self._generator), related == "examples"
+                    )
+                    self._batch_passes += DIRECTIONS + 1
+            outputs = outputs.detach()  # without what the backward passes of this batch kept
+            if method == "differences":
+                gradient, form = self._by_differences(batch, gains, outputs, targets)
+            examples.append((sequences, targets.cpu().numpy()))
+            sums.add(outputs, targets, gradient, form)
+        if not self._is_checked:
+            self._is_checked = True
+            _warn_of_examples(examples, sum(self.heads))
+        return sums.result()
+
+    def _gains(
+        self, gains: np.ndarray, with_gradients: bool = False
+    ) -> AbstractContextManager[list[ScaledLayer]]:
+        return with_gains(self._model, self.layers, gains, self._agreed, with_gradients)
+
+    def _given(self, batch: Any) -> tuple[Tensor, Tensor, torch.dtype]:
+        """Outputs (B, C); targets (B, C), or (B,) of classes; and the precision of outputs."""
+        self._batch_passes += 1
+        given = self._outputs(batch)
+        outputs, targets = checked_outputs(given, self._loss)
+        return outputs, targets, given[0].dtype
+
+    def _relation(self, outputs: Tensor, factors: Sequence[Tensor]) -> Relation:
+        """Relation of outputs to examples, told by derivatives of the first batch of its shapes."""
+        rows, sequences = len(outputs), [len(factor) for factor in factors]
+        likely = likely_relation(rows, sequences)
+        if min(rows, max(sequences)) == 1:  # one example, which has no others
+            return likely
+        shapes = tuple(count // rows for count in sequences)
+        if shapes not in self._relations:
+            self._relations[shapes], passes = relation(outputs, factors)
+            self._batch_passes += passes
+        return self._relations[shapes]
+
+    def _by_differences(
+        self, batch: Any, gains: np.ndarray, outputs: Tensor, targets: Tensor
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Gradient (H,) and form (H, H) of a batch by central differences in every gain."""
+        slopes = outputs.new_zeros((*outputs.shape, len(gains)))
+        for head in np.flatnonzero(gains):
+            moved = []
+            for step in (_STEP, -_STEP):
+                changed = gains.copy()
+                changed[head] += step
+                with self._gains(changed):
+                    moved.append(self._given(batch)[0])
+            slopes[..., head] = (moved[0] - moved[1]) / (2 * _STEP)
+        return _products(outputs, targets, slopes)
+
+
+@contextmanager
+def with_gains(
+    model: nn.Module,
+    layers: Sequence[AttentionModule],
+    gains: np.ndarray,
+    agreed: set[int],
+    with_gradients: bool = False,
+) -> Iterator[list[ScaledLayer]]:
+    """Evaluate a model with gains (ΣH_ℓ,) in front of its heads, see :func:`scaled`.
+
+    With gradients, they are taken by the gains alone.
+    """
+    by_layer = np.split(gains, np.cumsum([attention.heads for attention in layers])[:-1])
+    # layers are compared once, for which fused attention must be computed step by step
+    state = evaluating if len(agreed) == len(layers) else open_to_capture
+    state = open_to_gradients if with_gradients else state
+    with ExitStack() as stack:
+        stack.enter_context(state(model))
+        if with_gradients:
+            stack.enter_context(torch.enable_grad())
+            stack.enter_context(without_parameter_gradients(model))
+        yield stack.enter_context(scaled(layers, by_layer, agreed, with_gradients=with_gradients))
+
+
+def _method(
+    outputs: Tensor, factors: Sequence[Tensor], free: int, is_precise: bool, related: Relation
+) -> str:
+    """Cheapest way to the derivatives: ``outputs``, ``directions`` or ``differences``."""
+    exact = {}  # passes beside the first
+    if related == "examples":
+        exact["outputs"] = outputs.shape[1]
+    fits = outputs.numel() * sum(factor.shape[1] for factor in factors) <= _LARGEST_JACOBIAN
+    if is_precise and fits:
+        exact["differences"] = 2 * free
+    # a random form serves less well: for half of the passes or less
+    directions = DIRECTIONS + 1
+    if related != "batch" and 2 * directions <= min(exact.values(), default=2 * directions):
+        return "directions"
+    if not exact and not is_precise:
+        raise CaptureError(
+            f"attention runs on {max(map(len, factors))} sequences, and {len(outputs)} rows of "
+            "outputs depend on several of them each, as in a contrastive loss or for windows of "
+            "an image. Derivatives are then differences, too coarse in half precision; convert the "
+            "model, model.float(), and leave autocast"
+        )
+    return min(exact, key=exact.__getitem__) if exact else "differences"
+
+
+def _slopes(
+    outputs: Tensor, directions: Tensor, factors: Sequence[Tensor], rows: int | None
+) -> Tensor:
+    """Derivatives (B, H) of the sum of outputs times directions by the gains of every example.
+
+    ``rows`` is the number of examples, of several windows each, or None for a row of each sequence.
+    """
+    slopes = derivatives(outputs, factors, directions.to(outputs), name="outputs")
+    by_sequence = [slope.cpu().double() for slope in slopes]
+    if rows is not None:
+        by_sequence = [slope.unflatten(0, (rows, -1)).sum(dim=1) for slope in by_sequence]
+    return torch.cat(by_sequence, dim=1)
+
+
+def _by_outputs(
+    outputs: Tensor, targets: Tensor, factors: Sequence[Tensor]
+) -> tuple[np.ndarray, np.ndarray]:
+    # examples do not interact, so that a gain of one example moves its outputs alone
+    rows = len(outputs)
+    units = torch.eye(outputs.shape[1]).to(outputs)
+    slopes = torch.stack(
+        [_slopes(outputs, unit.expand_as(outputs), factors, rows) for unit in units], dim=1
+    )
+    return _products(outputs.detach().cpu(), targets.cpu(), slopes)
+
+
+def _by_directions(
+    outputs: Tensor,
+    targets: Tensor,
+    factors: Sequence[Tensor],
+    generator: torch.Generator,
+    is_by_example: bool,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Gradient and form of a batch, the form as a mean over random directions v of its outputs.
+
+    The mean of v vᵀ is the curvature B of the loss. Directions of the rows of a sequence are
+    independent, so that the products between rows are 0 in the mean.
+    """
+    values, rows = outputs.detach(), len(outputs) if is_by_example else None
+    is_squared = targets.ndim == 2
+    chances = torch.empty(0) if is_squared else probabilities(values)
+
+    def toward(classes: Tensor) -> Tensor:
+        """Derivatives (B, H) of the cross-entropy of these classes by the gains."""
+        # in place: arrays of the logits' size are the largest of a decoder
+        chosen = (torch.arange(len(classes)), classes)
+        before = chances[chosen]
+        chances[chosen] = before - 1
+        by_gain = _slopes(outputs, chances, factors, rows)
+        chances[chosen] = before
+        return by_gain
+
+    def drawn() -> Tensor:
+        """Classes (B,) of the model's own probabilities."""
+        parts = chances.split(max(1, MANY_OUTPUTS // chances.shape[1]))
+        return torch.cat([torch.multinomial(p.cpu(), 1, generator=generator)[:, 0] for p in parts])
+
+    by_gain = (
+        _slopes(outputs, loss_slopes(values, targets), factors, rows)
+        if is_squared
+        else toward(targets)
+    )
+    gradient = by_gain.sum(dim=0)
+    form = torch.zeros((len(gradient),) * 2, dtype=torch.float64)
+    for _ in range(DIRECTIONS):
+        if is_squared:
+            signs = torch.randint(0, 2, values.shape, generator=generator)
+            directions = 2**0.5 * (2 * signs - 1).to(values)
+            by_gain = _slopes(outputs, directions, factors, rows)
+        else:
+            by_gain = toward(drawn().to(values.device))
+        form += by_gain.T @ by_gain / DIRECTIONS
+    return gradient.numpy(), form.numpy()
+
+
+def _products(outputs: Tensor, targets: Tensor, slopes: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Sums Jᵀ ∂ℓ/∂z, (H,), and Jᵀ B J, (H, H), of derivatives J (B, C, H)."""
+    gradient = (loss_slopes(outputs, targets)[..., None] * slopes).sum(dim=(0, 1))
+    form = matmul(slopes.flatten(0, 1).T, curved(outputs, targets, slopes).flatten(0, 1))
+    return gradient.cpu().numpy(), form.cpu().numpy()
+
+
+def _warn_of_examples(batches: Sequence[tuple[int, np.ndarray]], heads: int) -> None:
+    """Warn if the examples are few for a choice among heads, or of some classes mainly."""
+    sequences = sum(count for count, _ in batches)
+    targets = np.concatenate([targets for _, targets in batches])
+    if sequences < _FEW_SEQUENCES and len(targets) < _FEW_ROWS:
+        warnings.warn(
+            f"{sequences} examples are few to weigh {heads} heads; give {_FEW_SEQUENCES} or more",
+            RuntimeWarning,
+            stacklevel=5,
+        )
+    if len(targets) > sequences:
+        return  # tokens, whose classes are never balanced
+    if targets.ndim == 1 or targets.shape[1] == 1:
+        classes, counts = np.unique(targets.reshape(-1), return_counts=True)
+        if 1 < len(classes) <= len(targets) / 10 and counts.min() < counts.mean() / 2:
+            rarest = classes[counts.argmin()]
+            warnings.warn(
+                f"only {counts.min()} of {len(targets)} examples have the target {rarest:g}; "
+                "balance the classes, or gains are fitted to the others",
+                RuntimeWarning,
+                stacklevel=5,
+            )
+        if len(classes) == 1 and len(targets) > 1:
+            warnings.warn(
+                f"all examples have the target {classes[0]:g}; give examples of every class",
+                RuntimeWarning,
+                stacklevel=5,
+            )

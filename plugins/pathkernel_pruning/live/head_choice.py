@@ -1,0 +1,261 @@
+"""Choose heads of a live model to remove, and refit the gains of those that are left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+from torch import nn
+
+from pathkernel_core.arrays.scalars import positive
+from pathkernel_core.paths.heads import Head, every_head, head_label
+from pathkernel_core.system.progress import Report
+from pathkernel_datasets.run.progress_bar import supervised
+from pathkernel_datasets.variables.head_axis import Heads, scores_by_head
+from pathkernel_models.heads_off import heads_by_layer
+from pathkernel_models.outputs import Outputs
+from pathkernel_pruning.heads.gain_choice import PRIOR_VARIANCE, TRIALS, choose
+from pathkernel_pruning.heads.gain_choice import refit as refit_network
+from pathkernel_pruning.heads.loss_form import LossName
+from pathkernel_pruning.live.gains import LiveNetwork
+
+
+class Rise(NamedTuple):
+    """Rise of the mean loss by heads that are off, on the examples that they were chosen on.
+
+    Attributes
+    ----------
+    expected : float
+        By the form.
+    measured : float
+        Of the model itself.
+    """
+
+    expected: float
+    measured: float
+
+
+@dataclass(frozen=True, eq=False)
+class HeadChoice:
+    """Heads that can go, and the gains of those kept.
+
+    Attributes
+    ----------
+    heads : list of (layer, number)
+        In the order of their removal, both numbered from 1.
+    gains : xarray.DataArray, dims (head,)
+        Factors of the outputs of all heads, 0 of those that go; 1 of the others if they were not
+        refitted.
+    rise : Rise
+        Of the mean loss with these gains, expected and measured.
+    table : pandas.DataFrame
+        A row for every head that goes, in order: ``head``, its label; ``expected``, the rise of the
+        mean loss without it and those above, by the form; ``renewed``, whether the form was
+        computed again before it.
+    passes : float
+        Forward and backward passes of all examples that the choice took.
+    """
+
+    heads: list[Head]
+    gains: xr.DataArray
+    rise: Rise
+    table: pd.DataFrame
+    passes: float
+
+
+def choose_heads(
+    model: nn.Module,
+    batches: Iterable[Any],
+    outputs: Outputs,
+    count: int,
+    *,
+    loss: LossName = "squared",
+    trials: int = TRIALS,
+    refit: bool = True,
+    prior_variance: float = PRIOR_VARIANCE,
+    seed: int = 0,
+    report: Report | None = None,
+) -> HeadChoice:
+    """Choose the heads of a model that can go with the least rise of its loss.
+
+    Heads go one after another by the loss to second order in their gains, which sees redundancy
+    between heads; it is computed again when a quarter of those that are left has gone. The gains of
+    the rest are refitted as heads go, to be folded into the output projections by
+    :func:`pathkernel_pruning.live.removal.remove_heads`.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        As for :func:`pathkernel_models.heads_off.heads_off`. Afterwards it is as it was.
+    batches : iterable
+        Arguments of ``outputs``, of examples that the heads are chosen on; a few hundred, mixed and
+        with balanced classes. They are kept as a list.
+    outputs : callable
+        Runs the model on a batch and gives the pair of its outputs, (B,) or (B, C), with gradients,
+        and their targets: of the same shape, or (B,) classes for cross-entropy. B may be the number
+        of examples, or of their tokens, joined. Outputs of an example may depend on others of its
+        batch, as in a contrastive loss; derivatives are then differences in the gain of every head.
+    count : int
+        Number of heads to choose.
+    loss : {"squared", "cross-entropy"}
+        Of an example: the sum over outputs of squared errors, or −ln of the probability of its
+        class.
+    trials : int
+        Heads that are tried, switched off singly, at every renewal beyond those that go; 0 to
+        rely on the form alone.
+    refit : bool
+        Whether to refit the gains of the heads that are left.
+    prior_variance : float
+        Variance of the prior of a gain about 1.
+    seed : int
+        Seed of random directions of outputs, taken where outputs are many.
+    report : callable, optional
+        Called with a Progress before every renewal; by default a bar shows them.
+
+    Returns
+    -------
+    HeadChoice
+
+    Warns
+    -----
+    RuntimeWarning
+        If examples are few for the number of heads, or of some classes mainly.
+
+    Raises
+    ------
+    CaptureError
+        If the model's attention is not known, layers share their weights, or run without gradients;
+        or outputs depend on other examples in half precision, of weights or by autocast.
+    ValueError
+        If there is no batch, ``outputs`` gives other shapes than the loss takes, or a number is out
+        of range.
+
+    Examples
+    --------
+    >>> import pathkernel as pk
+    >>> import torch
+    >>> layer = torch.nn.TransformerEncoderLayer(8, 4, dim_feedforward=16, batch_first=True)
+    >>> model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    >>> inputs, targets = torch.randn(120, 6, 8), torch.randn(120)
+    >>> def outputs(batch):
+    ...     return model(batch[0]).mean(dim=(1, 2)), batch[1]
+    >>> choice = pk.choose_heads(model, [(inputs, targets)], outputs, 3)
+    >>> len(choice.heads), int((choice.gains == 0).sum())
+    (3, 3)
+    """
+    network = LiveNetwork(model, batches, outputs, loss, seed)
+    total = sum(network.heads)
+    if not isinstance(count, Integral) or not 0 < count <= total:
+        raise ValueError(f"count must be from 1 to {total}, the number of heads, but is {count!r}")
+    if not isinstance(trials, Integral) or trials < 0:
+        raise ValueError(f"trials must be a whole number of at least 0, but is {trials!r}")
+    prior_variance = positive("prior_variance", prior_variance)
+    with supervised(report, threads=None) as tell:
+        choice = choose(
+            *(network, int(count)),
+            trials=int(trials),
+            refits=refit,
+            prior_variance=prior_variance,
+            report=tell,
+        )
+        measured = network.loss(choice.gains)
+    heads = every_head(network.heads)
+    table = {
+        "head": [head_label(heads[head]) for head in choice.heads],
+        "expected": [loss - choice.whole for loss in choice.expected],
+        "renewed": choice.renewed,
+    }
+    return HeadChoice(
+        [heads[head] for head in choice.heads],
+        scores_by_head(heads, choice.gains).rename("gain"),
+        Rise(choice.loss - choice.whole, measured - choice.whole),
+        pd.DataFrame(table),
+        network.passes,
+    )
+
+
+def refit_gains(
+    model: nn.Module,
+    batches: Iterable[Any],
+    outputs: Outputs,
+    heads: Heads,
+    *,
+    loss: LossName = "squared",
+    prior_variance: float = PRIOR_VARIANCE,
+    seed: int = 0,
+    report: Report | None = None,
+) -> xr.DataArray:
+    """Refit the gains of the heads that are left when others are off.
+
+    A gain multiplies the output of a head. Its prior is normal about 1, and its posterior that of
+    the linearised model, given the examples, in two steps. Whoever chose the heads, this lowers
+    the loss where many are off; a step that raises it on these examples is shortened or left out.
+
+    Parameters
+    ----------
+    model, batches, outputs, loss, prior_variance, seed
+        As for :func:`pathkernel_pruning.live.head_choice.choose_heads`.
+    heads : iterable of (layer, head), or of labels such as ``"2-1"``
+        Heads that are off, both numbered from 1.
+    report : callable, optional
+        Called with a Progress before every step; by default a bar shows them.
+
+    Returns
+    -------
+    xarray.DataArray, dims (head,)
+        Gains of all heads, 0 of those that are off; for ``gains`` of
+        :func:`pathkernel_models.heads_off.heads_off` and
+        :func:`pathkernel_pruning.live.removal.remove_heads`.
+
+    Raises
+    ------
+    CaptureError, ValueError
+        As :func:`pathkernel_pruning.live.head_choice.choose_heads`; or if the model has no such
+        head.
+    """
+    network = LiveNetwork(model, batches, outputs, loss, seed)
+    axis, off = every_head(network.heads), heads_by_layer(network.layers, heads)
+    gains = np.array([float(head not in off.get(layer, ())) for layer, head in axis])
+    prior_variance = positive("prior_variance", prior_variance)
+    with supervised(report, threads=None) as tell:
+        form = refit_network(network, gains, prior_variance, report=tell)
+    return scores_by_head(axis, form.gains).rename("gain")
+
+
+def curvature_scores(
+    model: nn.Module,
+    batches: Iterable[Any],
+    outputs: Outputs,
+    *,
+    loss: LossName = "squared",
+    seed: int = 0,
+) -> xr.DataArray:
+    """Score heads by the rise of the loss without them to second order, −g + ½ G.
+
+    g is the derivative of the mean loss by the gain of a head, and G the Gauss-Newton curvature.
+    For a set of heads take :func:`pathkernel_pruning.live.head_choice.choose_heads`, which sees
+    their redundancy.
+
+    Parameters
+    ----------
+    model, batches, outputs, loss, seed
+        As for :func:`pathkernel_pruning.live.head_choice.choose_heads`.
+
+    Returns
+    -------
+    xarray.DataArray, dims (head,)
+        With labels such as ``2-1``, and the coordinates ``layer`` and ``number``.
+
+    Raises
+    ------
+    CaptureError, ValueError
+        As :func:`pathkernel_pruning.live.head_choice.choose_heads`.
+    """
+    network = LiveNetwork(model, batches, outputs, loss, seed)
+    axis = every_head(network.heads)
+    return scores_by_head(axis, network.form(np.ones(len(axis))).rises(), needs="examples")

@@ -1,0 +1,335 @@
+"""Build a model of transformers or timm again, from a description that a file may hold.
+
+A description names a class that its library exports, or an architecture that it registers, and
+holds numbers and texts besides. Nothing else is imported, downloaded or run, whatever it says.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from pathkernel_models.errors import CaptureError
+from pathkernel_models.families import AttentionModule, attention_modules
+
+_LAYERS = re.compile(r"(^|_)n(um)?_.*layers?$|layers$|^depth$|^n_layers?$")
+_MOST_LAYERS = 1000  # that a configuration may ask for, if the weights have fewer arrays
+# keys by which a configuration has transformers load code or weights from elsewhere
+_FOREIGN = re.compile("auto_map|implementation|quantization_config|use_kernels|custom_pipelines")
+_TIMM_OPTIONS = ("num_classes", "in_chans", "img_size", "global_pool")
+_SIMPLE = (bool, int, float, str, tuple, type(None))
+_PASSING = {"training", "fused_attn", "grad_checkpointing"}  # attributes that change no output
+_RANDOM = re.compile(
+    r"(trunc_|log_)?normal_|uniform_|orthogonal_|sparse_|(kaiming|xavier)_(normal|uniform)_"
+    r"|bernoulli_|cauchy_|exponential_|geometric_|random_"
+)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Description of a model, without its weights.
+
+    Attributes
+    ----------
+    library : {"transformers", "timm"}
+    name : str
+        Of a class of transformers, or of an architecture of timm.
+    options : dict
+        The configuration of transformers, or further arguments of ``timm.create_model``.
+    """
+
+    library: str
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def build(self, device: str | None = None) -> nn.Module:
+        """Build the model, without drawing random weights: on ``"meta"`` without memory.
+
+        Raises a CaptureError if its library cannot.
+        """
+        try:
+            with ExitStack() as contexts:
+                contexts.enter_context(_Undrawn())
+                if device is not None:
+                    contexts.enter_context(torch.device(device))
+                model = _LIBRARIES[self.library](self.name, copy.deepcopy(self.options))
+        except Exception as error:  # whatever a library raises that is given other numbers
+            if isinstance(error, CaptureError):
+                raise
+            reason = " ".join(str(error).split())[:200]
+            raise CaptureError(
+                f"{self.name} of {self.library} cannot be built from its configuration "
+                f"({type(error).__name__}: {reason})"
+            ) from error
+        return model.eval()
+
+    def sketched(self) -> nn.Module:
+        """Build the model on ``"meta"``, without memory, if its class can be built there."""
+        try:
+            return self.build("meta")
+        except CaptureError:  # some classes compute numbers from tensors
+            return self.build()
+
+    def check_sizes(self, arrays: int) -> None:
+        """Raise a CaptureError if a configuration asks for many more layers than arrays."""
+        for key, value in _entries(self.options):
+            if not isinstance(value, int) or not _LAYERS.search(key.rpartition(".")[2]):
+                continue
+            if value > max(arrays, _MOST_LAYERS):
+                raise CaptureError(
+                    f"the configuration says {key} = {value}, but the weights are {arrays} arrays"
+                )
+
+
+class _Undrawn(TorchFunctionMode):
+    """Leave weights as they are where they would be drawn at random, which takes most time."""
+
+    def __torch_function__(
+        self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if _RANDOM.fullmatch(getattr(func, "__name__", "")):
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
+
+
+def recipe_of(model: nn.Module) -> Recipe | None:
+    """Describe a model of transformers or timm, or return None if it is another.
+
+    Of timm the options are those that the model tells; with further ones it differs from the model
+    that is built, see :func:`alike`.
+    """
+    kind = type(model)
+    transformers = sys.modules.get("transformers")  # else the model is none of its classes
+    if transformers is not None and isinstance(model, transformers.PreTrainedModel):
+        if getattr(transformers, kind.__name__, None) is not kind:
+            return None
+        if getattr(model.config, "quantization_config", None) is not None:
+            return None
+        return Recipe("transformers", kind.__name__, json.loads(configuration(model)))
+    timm = sys.modules.get("timm")
+    if timm is None or not kind.__module__.startswith("timm."):
+        return None
+    pretrained = getattr(model, "pretrained_cfg", None)
+    name = pretrained.get("architecture") if isinstance(pretrained, Mapping) else None
+    if not isinstance(name, str) or not timm.is_model(name):
+        return None
+    usual = _timm_options(Recipe("timm", name).build())
+    told = _timm_options(model).items()
+    return Recipe("timm", name, {key: value for key, value in told if value != usual.get(key)})
+
+
+def configuration(model: nn.Module) -> str:
+    """Configuration of a model of transformers as its ``config.json``."""
+    config = copy.deepcopy(model.config)
+    config.architectures, config.dtype = [type(model).__name__], model.dtype
+    text: str = config.to_json_string()
+    return text
+
+
+def _of_transformers(name: str, options: dict[str, Any]) -> nn.Module:
+    transformers = _library("transformers")
+    kind: Any = getattr(transformers, name, None) if name.isidentifier() else None
+    config: Any = getattr(kind, "config_class", None)
+    if (
+        not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel))
+        or not kind.__module__.startswith("transformers.")
+        or config is None
+    ):
+        raise CaptureError(
+            f"transformers {transformers.__version__} has no model {name!r:.80}; give the whole "
+            "model, load_model(folder, model=…)"
+        )
+    model: nn.Module = kind(config.from_dict(_without_foreign(options)))
+    return model
+
+
+def _without_foreign(value: Any) -> Any:
+    """Remove all by which a configuration names code or weights to load."""
+    if isinstance(value, list):
+        return [_without_foreign(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: False if key == "use_pretrained_backbone" else _without_foreign(item)
+        for key, item in value.items()
+        if not _FOREIGN.search(key)
+    }
+
+
+def _of_timm(name: str, options: dict[str, Any]) -> nn.Module:
+    timm = _library("timm")
+    # a name with a prefix, such as hf-hub:, would be downloaded
+    if not re.fullmatch(r"\w+", name) or not timm.is_model(name):
+        raise CaptureError(
+            f"timm {timm.__version__} has no architecture {name!r:.80}; give the whole model, "
+            "load_model(folder, model=…)"
+        )
+    if not {*options} <= {*_TIMM_OPTIONS}:
+        raise CaptureError(f"options of {name} must be among {', '.join(_TIMM_OPTIONS)}")
+    model: nn.Module = timm.create_model(name, pretrained=False, **options)
+    return model
+
+
+_LIBRARIES = {"transformers": _of_transformers, "timm": _of_timm}
+
+
+def _library(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+        raise CaptureError(
+            f"the folder holds a model of {name}, which is not installed; pip install {name}"
+        ) from None
+
+
+def _timm_options(model: nn.Module) -> dict[str, Any]:
+    """Arguments of ``timm.create_model`` as a model tells them."""
+    patches = getattr(model, "patch_embed", None)
+    told = {
+        "num_classes": getattr(model, "num_classes", None),
+        "in_chans": getattr(getattr(patches, "proj", None), "in_channels", None),
+        "img_size": getattr(patches, "img_size", None),
+        "global_pool": getattr(model, "global_pool", None),
+    }
+    return {name: value for name, value in told.items() if isinstance(value, int | str | tuple)}
+
+
+def _entries(options: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of nested mappings by dotted keys."""
+    for key, value in options.items():
+        if isinstance(value, dict):
+            yield from _entries(value, f"{path}{key}.")
+        else:
+            yield f"{path}{key}", value
+
+
+def tied_names(model: nn.Module) -> dict[str, str]:
+    """Names of parameters and buffers that are others, too, and the first names of these."""
+    first: dict[int, str] = {}
+    names = {
+        name: first.setdefault(id(value), name)
+        for name, value in model.state_dict(keep_vars=True).items()
+    }
+    return {name: other for name, other in names.items() if name != other}
+
+
+def passing_buffers(model: nn.Module) -> dict[str, Tensor]:
+    """Buffers that a model computes when it is built, and does not save."""
+    saved = model.state_dict()
+    return {name: value for name, value in model.named_buffers() if name not in saved}
+
+
+def shapes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    """Shapes in the state of a model."""
+    return {name: tuple(value.shape) for name, value in model.state_dict().items()}
+
+
+def alike(built: nn.Module, model: nn.Module, library: str) -> bool:
+    """Whether a model that was built has the structure of another.
+
+    Of timm, whose options no configuration stores, all attributes of all modules that are numbers
+    or texts must be the same.
+    """
+    # some models exchange their attention in a forward pass, as BigBird for short sequences
+    if shapes_of(built) != shapes_of(model) or _classes(built) != _classes(model):
+        return False
+    return library == "transformers" or _attributes(built) == _attributes(model)
+
+
+def _classes(model: nn.Module) -> list[tuple[str, str]]:
+    return [(name, type(module).__name__) for name, module in model.named_modules()]
+
+
+def _attributes(model: nn.Module) -> list[dict[str, Any]]:
+    return [
+        {
+            name: value
+            for name, value in vars(module).items()
+            if isinstance(value, _SIMPLE) and name not in _PASSING
+        }
+        for module in model.modules()
+    ]
+
+
+def changed_configuration(model: nn.Module, whole: list[tuple[int, int]]) -> Any:
+    """Configuration by which transformers builds a smaller model itself, or None.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        With heads taken out.
+    whole : list of (int, int)
+        Heads, and heads of keys and values, of all layers before.
+    """
+    layers = attention_modules(model)
+    heads, groups = {}, {}
+    for (count, shared), attention in zip(whole, layers):
+        if heads.setdefault(count, attention.heads) != attention.heads:
+            return None  # layers with unlike numbers of heads
+        if groups.setdefault(shared, attention.groups) != attention.groups:
+            return None
+    sizes = {attention.layout.size for attention in layers if attention.layout is not None}
+    # most families take the size of a head from the number of heads, unless it is given
+    for size in (None, *sizes) if len(sizes) == 1 else (None,):
+        config = type(model.config).from_dict(json.loads(configuration(model)))
+        try:
+            _change(config, heads, groups, size)
+            options = json.loads(config.to_json_string())
+            if _same_function(Recipe("transformers", type(model).__name__, options).build(), model):
+                return config
+        except Exception:  # whatever a configuration raises whose sizes do not fit
+            continue
+    return None
+
+
+def _change(
+    config: Any, heads: Mapping[int, int], groups: Mapping[int, int], size: int | None
+) -> None:
+    """Set the numbers of heads in a configuration, and the size of each if given."""
+    for key, value in config.to_dict().items():
+        part = getattr(config, key, None)
+        if type(part) is not int and hasattr(part, "to_dict"):
+            _change(part, heads, groups, size)
+        elif type(value) is int and re.search("head|^n_head$", key):
+            if re.search("dim|size|width", key):
+                continue
+            numbers = groups if re.search("kv|key_value|group", key) else heads
+            setattr(config, key, numbers.get(value, value))
+            if size is not None and numbers is heads:
+                config.head_dim = size
+
+
+def _same_function(built: nn.Module, model: nn.Module) -> bool:
+    """Whether a model with the weights of another would compute the same."""
+    if shapes_of(built) != shapes_of(model) or tied_names(built) != tied_names(model):
+        return False
+    pairs = list(zip(attention_modules(built), attention_modules(model), strict=True))
+    if any(_scale(one) != _scale(other) for one, other in pairs):
+        return False
+    buffers, others = passing_buffers(built), passing_buffers(model)
+    return buffers.keys() == others.keys() and all(
+        buffers[name].shape == other.shape
+        and torch.equal(buffers[name].to(other), other)  # such as slopes that differ by head
+        for name, other in others.items()
+    )
+
+
+def _scale(attention: AttentionModule) -> tuple:
+    floats = {
+        name: value for name, value in vars(attention.module).items() if isinstance(value, float)
+    }
+    return attention.name, attention.heads, attention.groups, floats

@@ -1,0 +1,125 @@
+"""Switch heads of a live model off, inside a context or permanently."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from torch import Tensor, nn
+
+from pathkernel_datasets.variables.head_axis import Heads
+from pathkernel_models.families import AttentionModule, attention_modules
+from pathkernel_models.heads_off import gains_by_layer, heads_by_layer, refuse_shared_weights
+from pathkernel_models.linear_maps import check_stored
+from pathkernel_models.switching import scaled, switched_off
+from pathkernel_pruning.live.smaller import (
+    check_divisible,
+    check_same,
+    outputs_of,
+    repeatable_outputs,
+    take_out,
+)
+
+
+def remove_heads(
+    model: nn.Module,
+    heads: Heads,
+    *,
+    batch: Any = None,
+    smaller: bool = False,
+    gains: xr.DataArray | None = None,
+) -> None:
+    """Remove heads of a model permanently, and compare its outputs with those of heads off.
+
+    The weights by which the outputs of these heads enter become zero; shapes stay, so that the
+    model is saved and loaded as ever.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+    heads : iterable of (layer, head), or of labels such as ``"2-1"``
+        Both numbered from 1.
+    batch : tensor, mapping or tuple
+        A batch as for :func:`pathkernel.capture`, on which the model runs with the heads
+        off and without them. Its outputs must be the same to rounding.
+    smaller : bool
+        Take the heads out of the weights, which makes the model faster and renumbers its heads. A
+        layer that loses all keeps one, which passes nothing on. The model's configuration then no
+        longer tells its shapes: save it by :func:`pathkernel_pruning.live.saving.save_model`.
+    gains : xarray.DataArray, dims (head,), optional
+        Factors of all other heads, folded into the weights of the output projections; such as
+        ``choice.gains`` of :func:`pathkernel_pruning.live.head_choice.choose_heads`.
+
+    Raises
+    ------
+    CaptureError, ValueError
+        As :func:`heads_off`; if there is no batch, an adapter, parametrisation or pruning mask
+        computes the weights, or they are quantised or offloaded; or the changed model does not run
+        or gives other outputs. The model is then as it was.
+
+    Examples
+    --------
+    >>> import pathkernel as pk
+    >>> import torch
+    >>> layer = torch.nn.TransformerEncoderLayer(8, 2, dim_feedforward=16, batch_first=True)
+    >>> model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    >>> pk.remove_heads(model, [(1, 2)], batch=torch.randn(5, 6, 8), smaller=True)
+    >>> model.layers[0].self_attn.out_proj.in_features, model.layers[1].self_attn.embed_dim
+    (4, 8)
+    """
+    layers = attention_modules(model)
+    refuse_shared_weights(model, layers)
+    off = heads_by_layer(layers, heads)
+    if batch is None:
+        raise ValueError(
+            "remove_heads needs a batch of the model, batch=, on which its outputs are compared"
+        )
+    factors = [np.ones(attention.heads) for attention in layers]
+    if gains is not None:
+        factors = gains_by_layer(layers, gains, off)
+    changed = [
+        number
+        for number, of_layer in enumerate(factors, start=1)
+        if number in off or (of_layer != 1).any()
+    ]
+    for number in changed:
+        attention = layers[number - 1]
+        if attention.projection is not attention.module:  # else its weight is a parameter
+            check_stored(attention.projection, attention.output_inputs_last, attention.where)
+        if smaller and number in off:
+            check_divisible(attention)
+    changed_layers, agreed = [layers[number - 1] for number in changed], set[int]()
+    with switched_off(layers, off, agreed), scaled(layers, factors, agreed):
+        expected = repeatable_outputs(model, batch, changed_layers)
+    for number, numbers in off.items():
+        factors[number - 1][[head - 1 for head in numbers]] = 0.0
+    # zero first and cut afterwards: a cut that fails then leaves weights of known shape to restore
+    saved = [(weight, weight.clone(), factor) for weight, factor in _weights(layers, factors)]
+    try:
+        for weight, _, factor in saved:
+            weight.mul_(factor) if factor else weight.zero_()
+        if smaller:
+            remaining = [
+                (attention, [h for h in range(attention.heads) if h + 1 not in heads] or [0])
+                for attention, heads in ((layers[number - 1], off[number]) for number in off)
+            ]
+            take_out(model, remaining, batch, expected, changed_layers)
+        else:
+            check_same(outputs_of(model, batch, changed_layers), expected)
+    except BaseException:
+        for weight, copy, _ in saved:
+            weight.copy_(copy)
+        raise
+
+
+def _weights(
+    layers: Sequence[AttentionModule], factors: Sequence[np.ndarray]
+) -> Iterator[tuple[Tensor, float]]:
+    """Yield the weights by which the output of every changed head enters, as views; its factor."""
+    for attention, of_layer in zip(layers, factors):
+        weight, axis = attention.output.detach(), attention.output_axis
+        size = weight.shape[axis] // attention.heads
+        for head in np.flatnonzero(of_layer != 1):
+            yield weight.narrow(axis, int(head) * size, size), float(of_layer[head])

@@ -1,0 +1,88 @@
+"""Studies: what they are made of, and what is refused before anything is computed."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from small_task import Small
+
+from pathkernel_core.contracts.options import option
+from pathkernel_core.contracts.task import Task
+from pathkernel_datasets.errors import TaskError
+from pathkernel_datasets.run.run_study import run_study
+from pathkernel_datasets.study.identity import identity_of
+from pathkernel_datasets.study.study import Study
+from pathkernel_tasks.hidden_markov import HiddenMarkov
+
+pytestmark = pytest.mark.version
+
+
+@dataclass(frozen=True)
+class Sized(Task):
+    """A stranger's task that trusts its options."""
+
+    name = "sized"
+    summary = "Arrays of a size"
+
+    examples: int = option(3, "examples")
+    tokens: int = option(3, "tokens", minimum=2)
+
+    def realise(self, seed):
+        return np.ones((self.examples, self.tokens))
+
+
+def test_arrays_and_ranges_are_sequences():
+    study = Study(Small(), widths=np.array([5, 7]), temperatures=(0.1,), seeds=np.arange(3))
+    assert study.widths == (5.0, 7.0)
+    assert study.seeds == (0, 1, 2)
+    assert {type(seed) for seed in study.seeds} == {int}
+    assert Study(Small(), seeds=range(2)).seeds == (0, 1)
+
+
+def test_numbers_of_numpy_are_those_of_python():
+    study = Study(HiddenMarkov(examples=np.int64(20)), variance=np.float32(2))
+    assert study == Study(HiddenMarkov(examples=20), variance=2.0)
+    assert type(study.task.examples) is int
+    with pytest.raises(ValueError, match=r"examples must be at most 2\^53"):
+        Study(HiddenMarkov(examples=2**63))
+
+
+@pytest.mark.parametrize("name", ["widths", "temperatures", "seeds"])
+@pytest.mark.parametrize("value", [10, 0.5])
+def test_a_number_where_several_may_be(name, value):
+    with pytest.raises(
+        TypeError, match=rf"{name} must be a sequence, such as \({value},\), but is"
+    ):
+        Study(Small(), **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("variances", "1.0"), ("variances", ("1.0",)), ("widths", ("50",)), ("temperatures", ("1",))],
+)
+def test_what_is_no_number(name, value):
+    with pytest.raises(TypeError, match=f"{name} must be one number, but is "):
+        Study(Small(), **{name: value})
+
+
+@pytest.mark.parametrize("task", [Small, "small", None])
+def test_what_is_no_task(task):
+    with pytest.raises(TypeError, match="task must be a task with its options, as Custom"):
+        Study(task)
+
+
+def test_arguments_in_another_order(tmp_path):
+    with pytest.raises(TypeError, match=r"study must be a Study, not '.*x'; call"):
+        run_study(str(tmp_path / "x"), Study(Small()))
+
+
+def test_options_that_are_too_small():
+    with pytest.raises(ValueError, match="tokens must be at least 2, but is -1"):
+        Study(Sized(tokens=-1))
+
+
+def test_a_strangers_task_that_fails_is_named():
+    with pytest.raises(
+        TaskError, match=r"the task 'sized' with examples=-5, tokens=3 cannot draw "
+    ):
+        identity_of(Study(Sized(examples=-5), widths=(10,)))

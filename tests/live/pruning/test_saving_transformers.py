@@ -1,0 +1,251 @@
+"""Smaller models of transformers, loaded in another process by pathkernel and by transformers."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="capture is of PyTorch models")
+transformers = pytest.importorskip(
+    "transformers", minversion="5", reason="transformers 5 is not installed"
+)
+from safetensors.torch import load_file, save_file
+from test_transformers import GROUPED, MODELS, OTHERS, SMALL, T5
+
+from pathkernel_models.batches import tensors_of
+from pathkernel_models.errors import CaptureError
+from pathkernel_models.heads_table import list_heads
+from pathkernel_pruning.live.removal import remove_heads
+from pathkernel_pruning.live.saving import load_model, save_model
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers' own
+FAMILIES = {name: (kind, options) for name, (_, kind, options, _, _) in MODELS.items()}
+FAMILIES |= {name: (kind, options) for name, (kind, options, _, fits) in OTHERS.items() if fits}
+FAMILIES["vit"] = ("ViTModel", SMALL | {"image_size": 8, "patch_size": 4})
+FAMILIES["t5 encoder"] = ("T5EncoderModel", T5)
+FAMILIES["mistral"] = ("MistralForCausalLM", GROUPED)
+FAMILIES["gemma"] = ("GemmaModel", GROUPED | {"head_dim": 4})
+# families whose configuration tells the size of a head apart from the number of heads
+EXPRESSED = {"llama", "qwen2", "qwen3", "t5 encoder", "mistral", "gemma"}
+LOAD = """
+import json, sys, warnings
+from pathlib import Path
+warnings.simplefilter("ignore")
+import torch, transformers
+import pathkernel as pk
+from pathkernel_models.batches import tensors_of
+from safetensors.torch import load_file, save_file
+transformers.logging.set_verbosity_error()
+transformers.utils.logging.disable_progress_bar()
+for folder in sorted(Path(sys.argv[1]).iterdir()):
+    models = {"ours": pk.load_model(folder / "model")}
+    if json.loads((folder / "model/pathkernel.json").read_text())["loaded_by"] == "from_pretrained":
+        (kind,) = json.loads((folder / "model/config.json").read_text())["architectures"]
+        auto = transformers.AutoModelForCausalLM if "CausalLM" in kind else transformers.AutoModel
+        auto = transformers.T5EncoderModel if kind == "T5EncoderModel" else auto
+        models["library"] = auto.from_pretrained(folder / "model").eval()
+    for name, model in models.items():
+        with torch.no_grad():
+            outputs = tensors_of(model(**load_file(folder / "batch")))
+            save_file({str(i): value.clone() for i, value in enumerate(outputs)}, folder / name)
+"""
+
+
+def built(name):
+    """A model of a family with random weights, and a batch."""
+    kind, options = FAMILIES[name]
+    torch.manual_seed(0)
+    model = getattr(transformers, kind)
+    model = model(model.config_class(**options)).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    ids = torch.randint(3, 20, (2, 7))
+    batch = {"input_ids": ids}
+    if name == "vit":
+        batch = {"pixel_values": torch.randn(2, 3, 8, 8)}
+    elif name == "whisper":
+        batch = {"input_features": torch.randn(2, 4, 20), "decoder_input_ids": ids}
+    elif model.config.is_encoder_decoder:
+        batch["decoder_input_ids"] = ids[:, :4].clone()
+    return model, batch
+
+
+def outputs_of(model, batch):
+    with torch.no_grad():
+        return {str(i): value.clone() for i, value in enumerate(tensors_of(model(**batch)))}
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory):
+    """Folders in which a new process has loaded every family, even and uneven, and run it."""
+    root = tmp_path_factory.mktemp("families")
+    for name in FAMILIES:
+        for form in ("even", "uneven"):
+            model, batch = built(name)
+            heads = [(layer, head) for layer in list_heads(model).index for head in (1, 2)]
+            if form == "uneven":  # of T5, whose layers share their bias, another number
+                heads = heads[::2] if "t5" in name else heads[:-2]
+            remove_heads(model, heads, smaller=True, batch=batch)
+            folder = root / f"{name} {form}"
+            saved = save_model(model, folder / "model")
+            assert saved.taken_out == tuple(f"{layer}-{head}" for layer, head in heads)
+            save_file(batch, folder / "batch")
+            save_file(outputs_of(model, batch), folder / "expected")
+    subprocess.run([sys.executable, "-c", LOAD, str(root)], check=True, timeout=300)
+    return root
+
+
+@pytest.mark.parametrize("form", ["even", "uneven"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_loaded_in_another_process(loaded, name, form):
+    folder = loaded / f"{name} {form}"
+    expected, actual = load_file(folder / "expected"), load_file(folder / "ours")
+    assert expected.keys() == actual.keys()
+    assert all(torch.equal(actual[key], value) for key, value in expected.items())
+    if form == "even" and name in EXPRESSED:
+        actual = load_file(folder / "library")
+        assert all(torch.equal(actual[key], value) for key, value in expected.items())
+    by_library = json.loads((folder / "model/pathkernel.json").read_text())["loaded_by"]
+    if by_library != "from_pretrained":  # refused, and not misread
+        kind = getattr(transformers, FAMILIES[name][0])
+        with pytest.raises((RuntimeError, ValueError), match=r"size mismatch|ignore_mismatched"):
+            kind.from_pretrained(folder / "model")
+
+
+def test_which_families_the_library_loads_itself(loaded):
+    by_library = {
+        name
+        for name in FAMILIES
+        if (loaded / f"{name} even/library").exists() and name != "vit"  # by its version
+    }
+    assert by_library == EXPRESSED
+
+
+def test_heads_at_zero_are_loaded_by_the_library(tmp_path):
+    model, batch = built("bert")
+    remove_heads(model, [(1, 2), (3, 4)], batch=batch)
+    saved = save_model(model, tmp_path)
+    assert (saved.taken_out, saved.zero) == ((), ("1-2", "3-4"))
+    assert saved.loaded_by == "from_pretrained"
+    again = transformers.AutoModel.from_pretrained(tmp_path).eval()
+    expected, actual = outputs_of(model, batch), outputs_of(again, batch)
+    assert all(torch.equal(actual[key], value) for key, value in expected.items())
+
+
+def test_precision_generation_and_ties(tmp_path):
+    """Of a language model in double precision, whose smaller sizes its configuration tells."""
+    model, batch = built("llama")
+    model = model.double()
+    model.generation_config.max_new_tokens = 3
+    heads = [(layer, head) for layer in (1, 2, 3) for head in (3, 4)]
+    remove_heads(model, heads, smaller=True, batch=batch)
+    save_model(model, tmp_path)
+    ours = load_model(tmp_path)
+    library = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    for other in (ours, library):
+        assert other.dtype == torch.float64
+        assert other.generation_config.max_new_tokens == 3
+        assert torch.equal(outputs_of(other, batch)["0"], outputs_of(model, batch)["0"])
+    assert library.config.num_attention_heads == 2
+    remove_heads(ours, [(1, 1), (1, 2)], smaller=True, batch=batch)
+    saved = save_model(ours, tmp_path)
+    assert saved.taken_out == ("1-2", "1-3", "1-4", *(f"{n}-{h}" for n in (2, 3) for h in (3, 4)))
+    assert saved.zero == ("1-1",)
+    assert saved.loaded_by == "load_model"
+    tied, batch = built("gpt2")
+    remove_heads(tied, [(1, 1)], smaller=True, batch=batch)
+    save_model(tied, tmp_path / "tied")
+    again = load_model(tmp_path / "tied")
+    assert again.lm_head.weight is again.transformer.wte.weight
+
+
+def test_attention_that_a_model_exchanges_is_not_built(tmp_path):
+    """BigBird replaces its modules when a sequence is short."""
+    torch.manual_seed(0)
+    model = transformers.BigBirdModel(transformers.BigBirdConfig(**SMALL)).eval()
+    batch = {"input_ids": torch.tensor([[3, 4, 5]])}
+    outputs_of(model, batch)
+    remove_heads(model, [(1, 2)], smaller=True, batch=batch)
+    assert save_model(model, tmp_path).loaded_by == "load_model with model="
+
+
+def test_random_numbers_are_not_drawn(tmp_path):
+    model, _ = built("bert")
+    save_model(model, tmp_path)
+    torch.manual_seed(3)
+    expected = torch.rand(4)
+    torch.manual_seed(3)
+    load_model(tmp_path)
+    assert torch.equal(torch.rand(4), expected)
+
+
+class Own(transformers.BertModel):
+    """A class that a file can name, but load_model does not import."""
+
+
+def test_a_class_from_elsewhere_is_given(tmp_path):
+    model, batch = built("bert")
+    own = Own(model.config).eval()
+    remove_heads(own, [(2, 2)], smaller=True, batch=batch)
+    assert save_model(own, tmp_path).loaded_by == "load_model with model="
+    with pytest.raises(CaptureError, match=r"holds a test_.*\.Own, which is not built from a file"):
+        load_model(tmp_path)
+    again = load_model(tmp_path, Own(model.config))
+    assert torch.equal(outputs_of(again, batch)["0"], outputs_of(own, batch)["0"])
+
+
+def configured(**values):
+    def edit(folder):
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | values))
+
+    return edit
+
+
+def described(**values):
+    def edit(folder):
+        content = json.loads((folder / "pathkernel.json").read_text())
+        (folder / "pathkernel.json").write_text(json.dumps(content | values))
+
+    return edit
+
+
+HOSTILE = {
+    "layers": (configured(num_hidden_layers=10**9), "num_hidden_layers = 1000000000, but the"),
+    "words": (configured(vocab_size=10**13), r"is \(20, 16\), but of the model \(10000000000000"),
+    "text": (configured(hidden_size="wide"), "BertModel of transformers cannot be built"),
+    "no configuration": (lambda folder: (folder / "config.json").unlink(), "it is missing"),
+    "another class": (
+        described(name="GPT2Model"),
+        "cannot be built|are not those of this|no layer",
+    ),
+    "no model": (described(name="AutoModel"), "has no model 'AutoModel'"),
+    "a function": (described(name="pipeline"), "has no model 'pipeline'"),
+    "a path": (described(name="os.system"), "has no model 'os.system'"),
+    "another library": (described(library="timm", name="hf-hub:x/y"), "timm"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_folders(tmp_path, name):
+    model, batch = built("bert")
+    remove_heads(model, [(2, 2)], smaller=True, batch=batch)
+    save_model(model, tmp_path)
+    edit, message = HOSTILE[name]
+    edit(tmp_path)
+    with pytest.raises(CaptureError, match=message) as error:
+        load_model(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_code_of_others_is_not_loaded(tmp_path):
+    model, batch = built("bert")
+    save_model(model, tmp_path)
+    foreign = {"auto_map": {"AutoModel": "of--others.Model"}, "attn_implementation": "of/others"}
+    configured(**foreign, quantization_config={"quant_method": "bitsandbytes"})(tmp_path)
+    (tmp_path / "Model.py").write_text("raise SystemExit")
+    again = load_model(tmp_path)
+    assert type(again) is transformers.BertModel
+    assert again.config._attn_implementation == "sdpa"
+    assert torch.equal(outputs_of(again, batch)["0"], outputs_of(model, batch)["0"])

@@ -1,0 +1,177 @@
+"""Learned attention of a study: draws that resume, order of heads, views, and refusals."""
+
+import json
+
+import numpy as np
+import pytest
+
+pytest.importorskip("blackjax")
+pytest.importorskip("arviz_stats")
+
+import xarray as xr
+
+import pathkernel_core as pk
+from pathkernel.main import main
+from pathkernel_core.paths.order_parameter import head_scores
+from pathkernel_datasets.errors import StudyError
+from pathkernel_datasets.folder.reading import open_study
+from pathkernel_datasets.results.run_result import run_result
+from pathkernel_datasets.results.stored_study import StoredStudy
+from pathkernel_datasets.run.run_study import run_study
+from pathkernel_datasets.study.study import Study
+from pathkernel_sampling.attention.attend import (
+    attention_chains,
+    order_of_paths,
+    orders_of_heads,
+)
+from pathkernel_sampling.chains.store import SampleRun, open_run
+from pathkernel_sampling.results import LearnedAttention
+from pathkernel_tasks.single_location import SingleLocation
+
+SETTINGS = {"widths": (10,), "chains": 2, "warm_up": 30, "thin": 5, "random_heads": 2}
+RUN = "attention/key-vectors-by-order-parameter/seed-0_T-0.1_N-10"
+
+
+class Killed(BaseException):
+    """As little to be caught as a signal."""
+
+
+def make_study(path, **options):
+    task = SingleLocation(examples=20, test_examples=30, tokens=5, token_width=4)
+    run_study(Study(task, [10], **options), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def sampled(tmp_path_factory):
+    path = make_study(tmp_path_factory.mktemp("attend") / "study")
+    run_result(LearnedAttention(**SETTINGS, draws=20), path)
+    return path
+
+
+def test_a_killed_run_resumes_with_the_same_draws(sampled, tmp_path, monkeypatch):
+    path = make_study(tmp_path / "study")
+    append, calls = SampleRun.append, []
+
+    def kill_after_one(*arguments):
+        append(*arguments)
+        calls.append(None)
+        if len(calls) == 1:
+            raise Killed
+
+    monkeypatch.setattr(SampleRun, "append", kill_after_one)
+    with pytest.raises(Killed):
+        run_result(LearnedAttention(**SETTINGS, draws=20), path)
+    assert open_run(StoredStudy(path), RUN)["posterior"].sizes["draw"] < 20
+    run_result(LearnedAttention(**SETTINGS, draws=20), path)
+    for group in ("posterior", "predictions", "attention", "random_heads"):
+        first, second = (
+            open_run(StoredStudy(folder), RUN)[group].to_dataset() for folder in (sampled, path)
+        )
+        xr.testing.assert_identical(first.load(), second.load())
+
+
+def test_a_run_has_what_arviz_and_readers_expect(sampled):
+    run = open_run(StoredStudy(sampled), RUN)
+    posterior = run["posterior"]
+    assert posterior["order_parameter"].sizes == {"chain": 2, "draw": 20, "path": 2, "path_dual": 2}
+    assert posterior["attended_tokens"].dims == ("chain", "draw", "head")
+    assert (posterior["attended_tokens"] >= 1).all()
+    assert (posterior["attended_tokens"] <= 5 + 1e-9).all()
+    attention = run["attention"]["attention"]
+    assert attention.dims == ("head", "example", "token")
+    np.testing.assert_allclose(attention.sum("token"), 1, rtol=1e-12)
+    assert run["random_heads"]["accuracy"].sizes == {"random": 2, "test_set": 1}
+    u = posterior["order_parameter"].values
+    assert (u[..., 0, 0] >= u[..., 1, 1]).all()  # heads by decreasing score
+    assert json.loads(run.attrs["settings"])["form"] == "key-vectors"
+
+
+def test_heads_are_ordered_by_their_scores():
+    """Of every layer with a skip, several outputs included: scores fall along the order."""
+    generator = np.random.default_rng(0)
+    network = pk.Network((3, 2), 40, outputs=2, skips=(0.5, None))
+    layers = [pk.KeyVectors(generator.standard_normal((count, 3))) for count in (3, 2)]
+    inputs, labels = generator.standard_normal((5, 4, 3)), generator.standard_normal((5, 2))
+    posterior = pk.AttentionPosterior(inputs, labels, layers, network, 0.3)
+    root = generator.standard_normal((16, 16))
+    u = root @ root.T
+    orders = orders_of_heads(posterior, u)
+    paths = order_of_paths(posterior, orders)
+    assert sorted(paths) == list(range(16))
+    scores = head_scores(network, u[np.ix_(paths, paths)])
+    first, second = np.split(scores, [3])
+    assert (np.diff(first) <= 0).all()
+    assert (np.diff(second) <= 0).all()
+    np.testing.assert_allclose(np.sort(scores), np.sort(head_scores(network, u)), rtol=1e-12)
+    # the same by layers: heads of swapped layers have swapped rows
+    xi = posterior.attentioned(layers)
+    numbers = [(order + 1).tolist() for order in orders]
+    kept = [layer.keep_heads(order) for layer, order in zip(layers, numbers)]
+    swapped = posterior.attentioned(kept)
+    np.testing.assert_allclose(swapped, xi[:, paths[::2] // 2], rtol=1e-12)
+
+
+def test_the_views_compare_learned_random_and_given_heads(sampled):
+    study = open_study(sampled)
+    views = list(LearnedAttention().views(StoredStudy(sampled)))
+    worth, heads, *rest = views
+    assert (worth.name, heads.name) == ("worth", "heads")
+    (row,) = worth.frame.to_dict("records")
+    given = study["accuracy"].sel(width=10).squeeze().item()
+    assert row["accuracy_given"] == pytest.approx(given)
+    random = open_run(StoredStudy(sampled), RUN)["random_heads"]["accuracy"]
+    assert row["accuracy_random"] == pytest.approx(float(random.mean()))
+    assert 0 <= row["accuracy"] <= 1
+    assert list(heads.frame["head"]) == ["1-1", "1-2"]
+    assert any(str(line).startswith("Draws: ") for line in rest)
+    assert rest[-1].altair() is not None
+
+
+@pytest.mark.parametrize(
+    ("options", "dimension"),
+    [
+        ({"form": "queries-keys", "rank": 2}, 2 * 2 * 2 * 4),
+        ({"form": "products"}, 2 * 4 * 4),
+        ({"form": "key-vectors", "sampler": "marginal"}, 2 * 4),
+    ],
+    ids=str,
+)
+def test_forms_and_samplers(sampled, options, dimension):
+    study = StoredStudy(sampled)
+    settings = LearnedAttention(**SETTINGS, **options)
+    chains = attention_chains(study, study.point(10.0), settings)
+    assert chains.attention.dimension == dimension
+    beside = 0 if "sampler" in options else 4  # three entries of U's root and one of the readout's
+    assert chains.model.dimension == dimension + beside
+
+
+def test_the_factor_of_inputs_is_one_of_weights(tmp_path):
+    """Attention depends on the tokens as they are; ξ is multiplied."""
+    scaled = StoredStudy(make_study(tmp_path / "scaled", input_scale=3.0))
+    chains = attention_chains(scaled, scaled.point(10.0), LearnedAttention(**SETTINGS))
+    posterior = chains.attention
+    assert posterior.network.variances[0] == pytest.approx(9.0)
+    given = chains.point.data.realisation.layers
+    xi = posterior.attentioned(given)
+    np.testing.assert_allclose(3 * xi, chains.point.data.xi, rtol=1e-12)
+
+
+def test_other_settings_are_refused(sampled):
+    with pytest.raises(StudyError, match="variance: the study has"):
+        run_result(LearnedAttention(**SETTINGS, draws=20, variance=2.0), sampled)
+
+
+def test_studies_without_tokens_are_refused(tmp_path):
+    study = StoredStudy(make_study(tmp_path / "relu", token_kernel="relu"))
+    with pytest.raises(StudyError, match="kernel of tokens"):
+        attention_chains(study, study.point(10.0), LearnedAttention(**SETTINGS))
+
+
+def test_the_command_prints_the_tables(sampled, capsys, are_documented):
+    options = ("--width", "10", "--chains", "2", "--warm-up", "30", "--thin", "5", "--draws", "20")
+    with pytest.raises(SystemExit) as exit_:
+        main(["attend", str(sampled), *options, "--random-heads", "2", "--json"])
+    out, err = capsys.readouterr()
+    assert exit_.value.code == 0, err
+    assert are_documented(json.loads(out)["tables"])
