@@ -5,15 +5,20 @@ import importlib
 
 import pytest
 
-STUDIES = ("run_study", "reading", "gains", "run_result")
-MODELS = ("capture", "removal", "comparison")
-MODULES = [f"pathkernel_datasets.{name}" for name in STUDIES]
-MODULES += [f"pathkernel_capture.{name}" for name in MODELS]
+MODULES = [
+    "pathkernel_datasets.folder.reading",
+    "pathkernel_datasets.results.run_result",
+    "pathkernel_datasets.run.run_study",
+    "pathkernel_datasets.selection.gains",
+    "pathkernel_capture.capture",
+    "pathkernel_pruning.live.comparison",
+    "pathkernel_pruning.live.removal",
+]
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_in_docstrings_run(name, tmp_path, monkeypatch):
-    if name.startswith("pathkernel_capture"):
+    if name.startswith(("pathkernel_capture", "pathkernel_pruning")):
         pytest.importorskip("torch", reason="capture is of PyTorch models")
     monkeypatch.chdir(tmp_path)
     results = doctest.testmod(

@@ -9,8 +9,8 @@ array_stats = pytest.importorskip("arviz_stats.base").array_stats
 jnp = jax.numpy
 
 from pathkernel_core import Network
+from pathkernel_sampling.chains import chain as chains
 from pathkernel_sampling.chains.chain import ChainState, draw, warm_up
-from pathkernel_sampling.chains.chain import chain as chains
 from pathkernel_sampling.models.likelihood import pytree
 from pathkernel_sampling.models.models import build_model
 
