@@ -25,7 +25,7 @@ import pathkernel_core as pk
 from benchmarks.measuring import cpu_seconds, one_thread, timed
 from benchmarks.problems import BenchmarkProblem, images, markov
 from pathkernel_core.energy import costs
-from pathkernel_core.energy.problem import PathKernels
+from pathkernel_core.energy.problem import Problem
 from pathkernel_one_shot.task import OneShotImages
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 
@@ -92,7 +92,7 @@ def _of_forms(sizes: costs.Sizes) -> dict[tuple[str, int], float]:
     if sizes.kernel_elements <= sizes.most_kernels:
         forms.append("kernels")
     for name in forms:
-        form = PathKernels(xi, labels, name).form
+        form = Problem(xi, labels, name).form
         seconds[name, 1] = cpu_seconds(lambda form=form: form.energy_and_gradient(factors[0], 0.1))
         if name != "kernels":
             continue
@@ -110,7 +110,7 @@ def _of_forms(sizes: costs.Sizes) -> dict[tuple[str, int], float]:
 
 def one_by_one(drawn: BenchmarkProblem, widths: Sequence[float], temperatures: Sequence[float]):
     """Solutions of every width, from high to low temperature, each the start of the next one."""
-    problem = pk.PathKernels(drawn.xi, drawn.labels)
+    problem = pk.Problem(drawn.xi, drawn.labels)
     rows = []
     for width in widths:
         row: list[pk.Solution] = []
@@ -124,7 +124,7 @@ def one_by_one(drawn: BenchmarkProblem, widths: Sequence[float], temperatures: S
 
 def side_by_side(drawn: BenchmarkProblem, widths: Sequence[float], temperatures: Sequence[float]):
     """Solutions of all widths together."""
-    problem = pk.PathKernels(drawn.xi, drawn.labels)
+    problem = pk.Problem(drawn.xi, drawn.labels)
     networks = [pk.Network(drawn.heads, width) for width in widths]
     return pk.minimise_actions(problem, networks, temperatures)
 

@@ -29,9 +29,7 @@ POINTS = [  # variances, scale of the inputs, widths
 TEMPERATURE, CHAINS, WARM_UP, DRAWS = 0.01, 4, 600, 1500
 
 
-def branches(
-    problem: pk.PathKernels, network: pk.Network, narrow: pk.Solution
-) -> list[pk.Solution]:
+def branches(problem: pk.Problem, network: pk.Network, narrow: pk.Solution) -> list[pk.Solution]:
     """The minimum below the limit, and the one below a narrower network's solution."""
     limit = pk.minimise_action(problem, network, TEMPERATURE, starts=1)
     used = pk.minimise_action(problem, network, TEMPERATURE, start=narrow)
@@ -46,7 +44,7 @@ def main() -> None:
     print("σ² | inputs × | N | S/N | ln p(Y) saddle | ln p(Y) bridge | distance to each minimum")
     for variance, scale, widths in POINTS:
         xi = scale * data.xi
-        problem = pk.PathKernels(xi, data.labels)
+        problem = pk.Problem(xi, data.labels)
         narrow = pk.Network(data.network.heads, min(widths) / 2, variance)
         narrow = pk.minimise_action(problem, narrow, TEMPERATURE)
         for width in widths:

@@ -81,7 +81,7 @@ def practice(options: argparse.Namespace) -> None:
 
 def _one_width(
     problem: problems.BenchmarkProblem,
-    kernels: pk.PathKernels,
+    kernels: pk.Problem,
     width: float,
     options: argparse.Namespace,
 ) -> tuple:
@@ -138,7 +138,7 @@ def gpytorch(options: argparse.Namespace) -> None:
     console.print("One evaluation of the energy and its gradient, and GPyTorch's of the same")
     table = _table("problem", "P × n × N_0", "GPyTorch, ms", "ours, ms", "ratio", "difference")
     for problem in _problems(options):
-        kernels = pk.PathKernels(problem.xi, problem.labels)
+        kernels = pk.Problem(problem.xi, problem.labels)
         features = kernels.form.features
         factor = np.tril(some_factor(kernels.n_paths))
         reference = MarginalLikelihood(features, problem.labels, factor, problem.temperature)
@@ -164,14 +164,14 @@ def floor(options: argparse.Namespace) -> None:
     cases = []
     for problem in _problems(options):
         kernels = _kernels(problem, options, "examples")
-        features = pk.PathKernels(problem.xi, problem.labels, space="examples").form.features
+        features = pk.Problem(problem.xi, problem.labels, space="examples").form.features
         scale = np.sqrt(features.shape[1] * features.shape[2])  # the floor takes unscaled inputs
         calls = ExampleSpaceFloor(
             scale * features, some_factor(kernels.n_paths), problem.temperature
         )
         cases.append((problem.name, kernels, calls, problem.temperature, kernels.n_examples))
     stream = problems.Stream(examples=20_000)  # the cost does not depend on the examples
-    kernels = pk.PathKernels.from_statistics(stream.statistics(options.backend, options.device))
+    kernels = pk.Problem.from_statistics(stream.statistics(options.backend, options.device))
     factor = some_factor(kernels.n_paths)
     calls = FeatureSpaceFloor(to_host(kernels.form.gram), factor, stream.temperature)
     size = kernels.n_paths * kernels.n_features
@@ -200,13 +200,13 @@ def _problems(options: argparse.Namespace) -> Sequence[problems.BenchmarkProblem
 
 def _kernels(
     problem: problems.BenchmarkProblem, options: argparse.Namespace, space: str
-) -> pk.PathKernels:
+) -> pk.Problem:
     arrays = (problem.xi, problem.labels)
     arrays = [to_library(array, options.backend, options.device) for array in arrays]
-    return pk.PathKernels(*arrays, space=space)
+    return pk.Problem(*arrays, space=space)
 
 
-def _evaluation(kernels: pk.PathKernels, factor: np.ndarray, temperature: float) -> Callable:
+def _evaluation(kernels: pk.Problem, factor: np.ndarray, temperature: float) -> Callable:
     return lambda: kernels.form.energy_and_gradient(factor, temperature)
 
 

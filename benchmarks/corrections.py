@@ -39,7 +39,7 @@ def one_path(proportional):
         copies = width // 5 if proportional else 1
         xi = math.sqrt(copies) * np.kron(np.eye(copies), base)
         repeated = np.tile(labels, copies)
-        problem = pk.PathKernels(xi[:, None], repeated)
+        problem = pk.Problem(xi[:, None], repeated)
         solution = pk.minimise_action(problem, pk.Network((1,), width), 0.1)
         correction = next_order(solution)
         evidence, u, weights = quadrature(xi @ xi.T / xi.shape[1], repeated, 0.1, width)
@@ -64,7 +64,7 @@ def predictor():
         xi, new = np.kron(subspaces, base), np.kron(subspaces[:1], first)
         repeated = np.tile(labels, width // 5)
         solution = pk.minimise_action(
-            pk.PathKernels(xi[:, None], repeated), pk.Network((1,), width), 0.1
+            pk.Problem(xi[:, None], repeated), pk.Network((1,), width), 0.1
         )
         kernel, across = xi @ xi.T / xi.shape[1], xi @ new.T / xi.shape[1]
         _, u, weights = quadrature(kernel, repeated, 0.1, width)
@@ -89,7 +89,7 @@ def hidden_markov(draws=6000):
     """⟨U⟩ of the hidden Markov task by the saddle, to next order, and of exact samples."""
     realised = HiddenMarkov().realise(0)
     xi = pk.attentioned_inputs(realised.train.inputs, realised.layers, realised.readout)
-    problem = pk.PathKernels(xi, realised.train.labels)
+    problem = pk.Problem(xi, realised.train.labels)
     for width in (4, 6, 10, 30, 100, 1000):
         network = pk.Network((2, 2), width)
         correction = next_order(pk.minimise_action(problem, network, 0.01))

@@ -72,7 +72,7 @@ def evaluation(form: str, shape: tuple[int, ...]) -> tuple[costs.Sizes, Callable
     if form == "features":
         shape = (2 * shape[0] * shape[1], *shape)
     xi, labels = generator.standard_normal(shape), generator.standard_normal(shape[0])
-    problem = pk.PathKernels(xi, labels, form)
+    problem = pk.Problem(xi, labels, form)
     return costs.Sizes(*shape), lambda: problem.form.energy_and_gradient(factor, 0.1)
 
 
@@ -80,7 +80,7 @@ def _together(shape: tuple[int, ...], factor: np.ndarray) -> tuple[costs.Sizes, 
     *shape, points = shape
     generator = np.random.default_rng(0)
     xi, labels = generator.standard_normal(shape), generator.standard_normal(shape[0])
-    form = pk.PathKernels(xi, labels, "kernels").form
+    form = pk.Problem(xi, labels, "kernels").form
     arguments = [factor] * points, [0.1] * points, [None] * points
     return costs.Sizes(*shape), lambda: form.energies_and_gradients(*arguments)
 
@@ -118,7 +118,7 @@ def minimise(heads: Sequence[int], examples: int, inputs: int, widths: Sequence[
     xi = generator.standard_normal((examples, sizes.paths, inputs))
     signal = np.tensordot(xi[:, :3], generator.standard_normal((3, inputs))[: sizes.paths], axes=2)
     labels = np.sign(signal + 0.5 * generator.standard_normal(examples))
-    problem = pk.PathKernels(xi, labels)
+    problem = pk.Problem(xi, labels)
     data = xi.nbytes
     del xi
     table = Table(title=f"{sizes.paths} paths, {problem.space}: measured, and the model's")

@@ -45,7 +45,7 @@ def main():
     print("| --- | --- | --- | --- | --- | --- |")
     for width in WIDTHS:
         network = pk.Network((2,), width)
-        problem = pk.PathKernels.from_kernels(kernels, labels)
+        problem = pk.Problem.from_kernels(kernels, labels)
         solution = pk.minimise_action(problem, network, TEMPERATURE)
         correction = next_order(solution)
         sampled = []

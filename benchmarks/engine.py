@@ -70,7 +70,7 @@ def attention_paths() -> Iterator[Comparison]:
     task = problems.markov()
 
     def ours(width: float) -> float:
-        problem = pk.PathKernels(task.xi, task.labels)
+        problem = pk.Problem(task.xi, task.labels)
         return pk.minimise_action(problem, pk.Network(task.heads, width), task.temperature).action
 
     def today(width: float) -> float:

@@ -66,7 +66,7 @@ class Convolution:
 
     def solutions(self, channels: Sequence[float]) -> list[pk.Solution]:
         kernels = pk.path_kernels(self.tokens, patch_layers(self.tokens), "erf")
-        problem = pk.PathKernels.from_kernels(kernels, self.labels)
+        problem = pk.Problem.from_kernels(kernels, self.labels)
         networks = [pk.Network((self.n_patches,), (count, math.inf)) for count in channels]
         return [pk.minimise_action(problem, network, self.temperature) for network in networks]
 
@@ -148,7 +148,7 @@ class Gated:
         return pk.attentioned_inputs(inputs[:, None, :], gated)
 
     def solutions(self, widths: Sequence[float]) -> list[pk.Solution]:
-        problem, heads = pk.PathKernels(self.xi(self.inputs), self.labels), len(self.hyperplanes)
+        problem, heads = pk.Problem(self.xi(self.inputs), self.labels), len(self.hyperplanes)
         networks = [
             pk.Network((heads,) * self.layers, (width,) * self.layers + (math.inf,))
             for width in widths
@@ -212,7 +212,7 @@ class DeepLinear:
 
     def scalars(self, depth: int, widths: Sequence[float]) -> np.ndarray:
         """u of every layer, (widths,): the ratio of the order parameters of two levels."""
-        problem = pk.PathKernels(self.inputs[:, None, :], self.labels)
+        problem = pk.Problem(self.inputs[:, None, :], self.labels)
         networks = [pk.Network((1,) * depth, (width,) * depth + (math.inf,)) for width in widths]
         solutions = [pk.minimise_action(problem, one, self.temperature) for one in networks]
         return np.array([s.order_parameter[0, 0] for s in solutions]) ** (1 / depth)
@@ -244,7 +244,7 @@ class Branches:
 
     def order_parameters(self, variance: float, widths: Sequence[float]) -> np.ndarray:
         """u (widths, B) at the prior variance σ² = σ²_V."""
-        problem, count = pk.PathKernels(self.xi, self.labels), len(self.teacher)
+        problem, count = pk.Problem(self.xi, self.labels), len(self.teacher)
         networks = [pk.Network((count,), one, (variance, 1.0), shared=False) for one in widths]
         solutions = [pk.minimise_action(problem, one, self.temperature) for one in networks]
         return np.array([solution.order_parameter for solution in solutions])

@@ -24,7 +24,7 @@ from pathkernel_one_shot.task import OneShotImages
 
 def minimise(drawn: BenchmarkProblem, width: float, from_neighbour: bool) -> list[pk.Solution]:
     """Minima of one width from high to low temperature, of kernels without cached values."""
-    problem, network = pk.PathKernels(drawn.xi, drawn.labels), pk.Network(drawn.heads, width)
+    problem, network = pk.Problem(drawn.xi, drawn.labels), pk.Network(drawn.heads, width)
     solutions: list[pk.Solution] = []
     for temperature in sorted(OneShotImages.temperatures, reverse=True):
         start = solutions[-1] if from_neighbour and solutions else None

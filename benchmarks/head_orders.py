@@ -237,7 +237,7 @@ def _tangent(drawn: Drawn, *, width: float | None) -> Mapping[int, list[Removed]
         raise NotDefinedError(str(error)) from error
     captured = captured.scaled(1)
     if width is None:
-        scores = [np.diag(pk.PathKernels(captured.xi, captured.labels).mean_kernels)]
+        scores = [np.diag(pk.Problem(captured.xi, captured.labels).mean_kernels)]
     else:
         scores = [minimum.head_contributions for minimum in _minima(captured, width)]
     return _by_scores(_aligned(captured.by_head(np.mean(scores, axis=0)), drawn), drawn)
@@ -247,7 +247,7 @@ def _minima(captured: pk.Captured, width: float) -> Iterator[pk.Solution]:
     """Minima of the theory for every class against the others, as outputs of their own."""
     labels = captured.labels.reshape(len(captured.labels), -1)
     for column in labels.T:
-        problem = pk.PathKernels(captured.xi, column)
+        problem = pk.Problem(captured.xi, column)
         yield pk.minimise_action(problem, pk.Network(captured.heads, width), temperature=0.1)
 
 

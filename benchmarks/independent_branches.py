@@ -23,11 +23,11 @@ ROWS = "100:1000:20:1 100:10000:20:1 100:10000:4:1 300:10000:4:1 1000:10000:2:1"
 TEMPERATURE = 0.1
 
 
-def problem(examples: int, branches: int, inputs: int) -> pk.PathKernels:
+def problem(examples: int, branches: int, inputs: int) -> pk.Problem:
     rng = np.random.default_rng(0)
     xi = rng.normal(size=(examples, branches, inputs))
     labels = np.einsum("pli,li->p", xi[:, :3], rng.normal(size=(3, inputs)))
-    return pk.PathKernels(xi, labels / labels.std(), space="examples")
+    return pk.Problem(xi, labels / labels.std(), space="examples")
 
 
 def floor(form):

@@ -79,7 +79,7 @@ def markov_problems(seeds: int) -> Iterator[Problem]:
 
 
 def lowest_of_random_starts(
-    problem: pk.PathKernels, network: pk.Network, temperature: float
+    problem: pk.Problem, network: pk.Network, temperature: float
 ) -> tuple[float, int]:
     """Lowest action of descents from random order parameters, and how many came that low."""
     rng, coordinates = np.random.default_rng(7), ChainCoordinates(network)
@@ -107,7 +107,7 @@ def compare(problems: Iterable[Problem]) -> None:
     misses, several, total, of_limit, seconds = [], 0, 0, 0, 0.0
     evaluations = np.zeros(2, dtype=int)  # of the searches, and of the limits' starts alone
     for name, xi, labels, network, temperature in problems:
-        problem = pk.PathKernels(xi, labels)
+        problem = pk.Problem(xi, labels)
         begin = time.perf_counter()
         solution = pk.minimise_action(problem, network, temperature, throw=False)
         seconds += time.perf_counter() - begin

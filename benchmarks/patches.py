@@ -62,7 +62,7 @@ def _joined(batches) -> Examples:
 def _predictors(layers, train: Examples) -> tuple[list[pk.Solution], np.ndarray]:
     """Solutions at the points, and the kernel of the limit."""
     xi = pk.attentioned_inputs(train.inputs, layers, readout="mean")
-    problem = pk.PathKernels(xi, train.labels)
+    problem = pk.Problem(xi, train.labels)
     counts = [layer.n_heads for layer in layers]
     solutions = [
         pk.gp_limit(problem, pk.Network(counts, 1), temperature)

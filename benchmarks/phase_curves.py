@@ -34,7 +34,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     task = pk.HiddenMarkov().realise(seed=0)
     xi = pk.attentioned_inputs(task.train.inputs, task.layers, readout=task.readout)
-    problem = pk.PathKernels(xi, task.train.labels)
+    problem = pk.Problem(xi, task.train.labels)
 
     def system(values: np.ndarray) -> tuple[pk.Network, float]:
         return pk.Network(task.heads, WIDTH, values[0]), float(values[1])
@@ -80,7 +80,7 @@ def _is_on_the_grid(plane: PhasePlane, point: np.ndarray) -> bool:
 
 
 def _bisected_crossing(
-    family: ActionFamily, system: System, problem: pk.PathKernels, point: CrossingPoint
+    family: ActionFamily, system: System, problem: pk.Problem, point: CrossingPoint
 ) -> float:
     """ln σ² at which the lowest of many starts changes from one minimum to the other."""
     kinds = [_direction(minimum.solution) for minimum in point.minima]
@@ -106,7 +106,7 @@ def _direction(solution: pk.Solution) -> np.ndarray:
 
 
 def _bisected_spinodal(
-    family: ActionFamily, system: System, problem: pk.PathKernels, point: Spinodal
+    family: ActionFamily, system: System, problem: pk.Problem, point: Spinodal
 ) -> float | None:
     """ln σ² at which a minimum that is followed from the inside ends.
 

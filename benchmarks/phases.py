@@ -34,7 +34,7 @@ from pathkernel_sampling.models.models import build_model, position_at
 HEADS, WIDTH, TEMPERATURE = (2,), 20, 0.01
 XI = 0.1 * np.random.default_rng(3).normal(size=(20, 2, 4))
 LABELS = np.sign(XI[:, 0, 0])  # one head tells the label
-PROBLEM = pk.PathKernels(XI, LABELS)
+PROBLEM = pk.Problem(XI, LABELS)
 SIDES = 0.02, 0.4  # variances far below and far above the crossing
 LIMITS = 1e-4, 10.0  # up to which the branches are followed
 FRACTIONS = (-1.4, -0.5, -0.1, 0.1, 0.5, 1.4)  # of ln(spinodal / crossing); negative: below

@@ -42,7 +42,7 @@ def against_samples(skips, draws=8000):
     for width in (BASE, 4 * BASE, 16 * BASE):
         xi, labels = examples(skips, width)
         network = pk.Network((2, 2), width, skips=skips)
-        solution = pk.minimise_action(pk.PathKernels(xi, labels), network, TEMPERATURE)
+        solution = pk.minimise_action(pk.Problem(xi, labels), network, TEMPERATURE)
         correction = next_order(solution)
         mean, error = sampled("order-parameter", xi, labels, network, draws)
         size = np.linalg.norm(mean)

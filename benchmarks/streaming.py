@@ -29,7 +29,7 @@ def main() -> None:
     clock = time.process_time if on_cpu else time.perf_counter
     with one_thread():
         sums, statistics = timed(lambda: stream.statistics(options.backend, options.device), clock)
-        problem = pk.PathKernels.from_statistics(statistics)
+        problem = pk.Problem.from_statistics(statistics)
         network = pk.Network(stream.heads, stream.width)
         seconds, solution = timed(
             lambda: pk.minimise_action(problem, network, stream.temperature, tolerance=1e-8), clock

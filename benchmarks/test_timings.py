@@ -22,10 +22,10 @@ def drawn(name):
 @functools.cache
 def kernels(name, backend, device):
     if name == "statistics":
-        return pk.PathKernels.from_statistics(problems.Stream(5000).statistics(backend, device))
+        return pk.Problem.from_statistics(problems.Stream(5000).statistics(backend, device))
     problem = drawn(name)
     xi, labels = (to_library(array, backend, device) for array in (problem.xi, problem.labels))
-    return pk.PathKernels(xi, labels, space="examples")
+    return pk.Problem(xi, labels, space="examples")
 
 
 @pytest.mark.parametrize("name", ["markov", "images", "statistics"])
@@ -60,7 +60,7 @@ def test_minimisation(benchmark, name, width, backend, array_device):
 def test_construction(benchmark, name, backend, array_device):
     benchmark.group = f"construction: {name}"
     arrays = [to_library(a, backend, array_device) for a in (drawn(name).xi, drawn(name).labels)]
-    problem = benchmark.pedantic(pk.PathKernels, args=arrays, rounds=10, warmup_rounds=1)
+    problem = benchmark.pedantic(pk.Problem, args=arrays, rounds=10, warmup_rounds=1)
     assert problem.n_examples == len(drawn(name).labels)
 
 

@@ -126,7 +126,7 @@ def _colours() -> alt.Scale:
 
 def _order_parameter(drawn: pk.Realisation) -> alt.TopLevelMixin:
     inputs = pk.attentioned_inputs(drawn.train.inputs, drawn.layers, drawn.readout)
-    problem = pk.PathKernels(inputs, drawn.train.labels)
+    problem = pk.Problem(inputs, drawn.train.labels)
     frames = []
     for name, width in (("N = 10", 10), ("N = 100", 100), ("GP limit", None)):
         network = pk.Network((2, 2), width or 10)

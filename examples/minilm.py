@@ -105,7 +105,7 @@ def theory_scores(encoder: Encoder, draw: str, choice: pk.NetworkChoice) -> dict
 
     def solution(train: pk.Captured, width: float) -> pk.Solution:
         network = pk.Network(train.heads, width, skips=1.0 if train.skips else None)
-        problem = pk.PathKernels(train.xi, train.labels)
+        problem = pk.Problem(train.xi, train.labels)
         return pk.minimise_action(problem, network, choice.temperature)
 
     scores = {}

@@ -129,7 +129,7 @@ def theory_scores(
 
     def solution(examples: pk.Captured, width: float) -> pk.Solution:
         network = pk.Network(examples.heads, width)
-        problem = pk.PathKernels(examples.xi, examples.labels)
+        problem = pk.Problem(examples.xi, examples.labels)
         return pk.minimise_action(problem, network, choice.temperature)
 
     by_class = defaultdict(list)

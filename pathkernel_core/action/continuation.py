@@ -15,7 +15,7 @@ from pathkernel_core.action.minimise import descender, not_minimised
 from pathkernel_core.action.solution import Solution
 from pathkernel_core.action.solvers import energies, solver, undisturbed
 from pathkernel_core.arrays.scalars import positive
-from pathkernel_core.energy.problem import PathKernels
+from pathkernel_core.energy.problem import Problem
 from pathkernel_core.paths.network import Network
 from pathkernel_core.system.errors import NotPositiveDefiniteError
 from pathkernel_core.system.progress import Progress, Report, silent
@@ -25,7 +25,7 @@ UNSOLVABLE = (NotPositiveDefiniteError, np.linalg.LinAlgError)
 
 
 def minimise_from(
-    problem: PathKernels,
+    problem: Problem,
     network: Network,
     temperature: float,
     start: Solution | None,
@@ -47,7 +47,7 @@ def minimise_from(
 
 
 def solver_from(
-    problem: PathKernels,
+    problem: Problem,
     network: Network,
     temperature: float,
     start: Solution | None,
@@ -68,7 +68,7 @@ def solver_from(
 
 
 def minimise_actions(
-    problem: PathKernels,
+    problem: Problem,
     networks: Sequence[Network],
     temperatures: Sequence[float],
     *,
@@ -88,7 +88,7 @@ def minimise_actions(
 
     Parameters
     ----------
-    problem : PathKernels
+    problem : Problem
         Training examples.
     networks : sequence of Network
         Such as those of several widths, with the same heads.
@@ -129,7 +129,7 @@ def minimise_actions(
     >>> import numpy as np
     >>> import pathkernel as pk
     >>> xi = np.random.default_rng(0).normal(size=(20, 4, 5))
-    >>> problem = pk.PathKernels(xi, np.sign(xi[:, 0, 0]))
+    >>> problem = pk.Problem(xi, np.sign(xi[:, 0, 0]))
     >>> networks = [pk.Network((2, 2), N) for N in (10, 100)]
     >>> solutions = pk.minimise_actions(problem, networks, [0.1, 0.01])
     >>> [[round(solution.action, 2) for solution in row] for row in solutions]

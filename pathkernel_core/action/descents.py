@@ -29,7 +29,7 @@ from pathkernel_core.action.minima import (
 )
 from pathkernel_core.action.solution import Status
 from pathkernel_core.action.stability import ActionHessian
-from pathkernel_core.energy.problem import PathKernels
+from pathkernel_core.energy.problem import Problem
 from pathkernel_core.energy.spaces import Space
 from pathkernel_core.paths.network import Network
 from pathkernel_core.system.errors import NotPositiveDefiniteError
@@ -132,7 +132,7 @@ class Action:
     a much larger width.
     """
 
-    def __init__(self, problem: PathKernels, network: Network, temperature: float):
+    def __init__(self, problem: Problem, network: Network, temperature: float):
         self.problem, self.network, self.temperature = problem, network, temperature
         self.coordinates, self.form = coordinates_of(network), problem.form_for(network)
         self._scales = network.path_scales[:, None] if network.has_skips else None

@@ -23,7 +23,7 @@ import numpy as np
 from pathkernel_core.action.coordinates import ChainCoordinates
 from pathkernel_core.action.quasi_newton import Asking
 from pathkernel_core.energy.label_spectrum import LabelSpectrum
-from pathkernel_core.energy.problem import PathKernels
+from pathkernel_core.energy.problem import Problem
 from pathkernel_core.paths.network import Network
 from pathkernel_core.system.errors import ScaleWarning
 
@@ -86,7 +86,7 @@ def concavity(spectrum: LabelSpectrum, network: Network, temperature: float) -> 
     return Concavity(float(ratios[index]), float(scales[index]))
 
 
-def suspicion(problem: PathKernels, network: Network, temperature: float) -> Concavity:
+def suspicion(problem: Problem, network: Network, temperature: float) -> Concavity:
     """Concavity of the action by which :func:`minimise_action` decides whether to search.
 
     None for independent branches, whose action is convex in u but for ln det: see
@@ -97,7 +97,7 @@ def suspicion(problem: PathKernels, network: Network, temperature: float) -> Con
     return concavity(problem.label_spectrum(network), network, temperature)
 
 
-def may_have_several(problem: PathKernels, network: Network, temperature: float) -> bool:
+def may_have_several(problem: Problem, network: Network, temperature: float) -> bool:
     """Whether :func:`minimise_action` searches for more than one minimum."""
     if not network.shared:
         return False

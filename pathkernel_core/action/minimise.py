@@ -9,14 +9,14 @@ from pathkernel_core.action.solution import Solution
 from pathkernel_core.action.solvers import energies, limit_solver, solver, undisturbed
 from pathkernel_core.arrays.backend import array_namespace
 from pathkernel_core.arrays.scalars import positive, whole_number
-from pathkernel_core.energy.problem import PathKernels
+from pathkernel_core.energy.problem import Problem
 from pathkernel_core.paths.network import Network
 from pathkernel_core.system.errors import MinimisationError
 from pathkernel_core.system.progress import Report, silent
 
 
 def minimise_action(
-    problem: PathKernels,
+    problem: Problem,
     network: Network,
     temperature: float,
     *,
@@ -35,7 +35,7 @@ def minimise_action(
 
     Parameters
     ----------
-    problem : PathKernels
+    problem : Problem
         Training examples.
     network : Network
         Heads, widths, variances and outputs; or independent branches (``shared=False``).
@@ -93,7 +93,7 @@ def minimise_action(
     >>> import pathkernel as pk
     >>> rng = np.random.default_rng(0)
     >>> xi = rng.normal(size=(20, 4, 5))
-    >>> problem = pk.PathKernels(xi, np.sign(xi[:, 0, 0]))
+    >>> problem = pk.Problem(xi, np.sign(xi[:, 0, 0]))
     >>> solution = pk.minimise_action(problem, pk.Network((2, 2), widths=10), temperature=0.01)
     >>> solution.status.name, solution.order_parameter.shape
     ('CONVERGED', (4, 4))
@@ -124,7 +124,7 @@ def not_minimised(solution: Solution, descend: Descender) -> MinimisationError:
 
 
 def descender(
-    problem: PathKernels,
+    problem: Problem,
     network: Network,
     temperature: float,
     tolerance: float | None,
@@ -143,7 +143,7 @@ def descender(
     return Descender(Action(problem, network, temperature), tolerance, max_evaluations, report)
 
 
-def gp_limit(problem: PathKernels, network: Network, temperature: float) -> Solution:
+def gp_limit(problem: Problem, network: Network, temperature: float) -> Solution:
     """Return the Gaussian process limit N → ∞, where U is Π σ² times the identity.
 
     The action is that of the finite network at this order parameter; of levels of infinite width
@@ -158,7 +158,7 @@ def gp_limit(problem: PathKernels, network: Network, temperature: float) -> Solu
     >>> import numpy as np
     >>> import pathkernel as pk
     >>> xi = np.random.default_rng(0).normal(size=(20, 4, 5))
-    >>> problem = pk.PathKernels(xi, np.sign(xi[:, 0, 0]))
+    >>> problem = pk.Problem(xi, np.sign(xi[:, 0, 0]))
     >>> pk.gp_limit(problem, pk.Network((2, 2), widths=10), 0.01).order_parameter.diagonal()
     array([1., 1., 1., 1.])
     """
@@ -169,8 +169,8 @@ def gp_limit(problem: PathKernels, network: Network, temperature: float) -> Solu
     return solution
 
 
-def _check_network(problem: PathKernels, network: Network) -> None:
-    for name, value, kind in (("problem", problem, PathKernels), ("network", network, Network)):
+def _check_network(problem: Problem, network: Network) -> None:
+    for name, value, kind in (("problem", problem, Problem), ("network", network, Network)):
         if not isinstance(value, kind):
             raise TypeError(f"{name} must be a {kind.__name__}, not {type(value).__name__}")
     if network.n_paths != problem.n_paths:
@@ -182,7 +182,7 @@ def _check_network(problem: PathKernels, network: Network) -> None:
     if network.shared and not problem.has_pairs:
         raise ValueError(
             "problem has kernels of single branches only, for independent branches: set "
-            "shared=False in Network, or give kernels of pairs of paths to PathKernels.from_kernels"
+            "shared=False in Network, or give kernels of pairs of paths to Problem.from_kernels"
         )
     if network.outputs != problem.outputs:
         raise ValueError(

@@ -28,7 +28,7 @@ from pathkernel_core.arrays.backend import (
 from pathkernel_core.arrays.products import matmul
 from pathkernel_core.energy.moments import predictor_mean
 from pathkernel_core.energy.pair_kernels import KernelPosterior
-from pathkernel_core.energy.problem import PathKernels
+from pathkernel_core.energy.problem import Problem
 from pathkernel_core.energy.spaces import Posterior
 from pathkernel_core.paths.input_kernels import total_kernel
 from pathkernel_core.paths.network import Network
@@ -135,7 +135,7 @@ class Solution:
     action_history: np.ndarray = field(repr=False)
     gradient_history: np.ndarray = field(repr=False)
     network: Network
-    problem: PathKernels = field(repr=False)
+    problem: Problem = field(repr=False)
     temperature: float
     curvature: tuple[quasi_newton.Pair, ...] = field(default=(), repr=False)
     other_minima: tuple[Minimum, ...] = ()
@@ -159,7 +159,7 @@ class Solution:
         """Contribution of every head to the kernel, (ΣH_ℓ,), the largest 1.
 
         It is Σ |U_ππ' C̄_ππ'| over the pairs of which π or π' passes through the head, with the
-        mean kernels C̄ of :attr:`PathKernels.mean_kernels`. Other than :attr:`head_scores` it
+        mean kernels C̄ of :attr:`Problem.mean_kernels`. Other than :attr:`head_scores` it
         counts what a path does where paths differ in size. The sizes alone, without U, are the
         contributions in the limit, ``gp_limit(problem, network, T).head_contributions``: give them
         as a baseline. For skips, outputs and failures see :func:`pathkernel_core.head_scores`.
@@ -249,7 +249,7 @@ class Solution:
             if self.network.outputs > 1:
                 raise ValueError(
                     f"the kernel of {self.network.outputs} outputs is not formed in feature space; "
-                    'build PathKernels with space="examples"'
+                    'build Problem with space="examples"'
                 )
             weights = scaled_order_parameter(self.network, self.order_parameter)
             return total_kernel(xi, weights, variance=self.network.kernel_variance)
@@ -292,7 +292,7 @@ class Solution:
         >>> import numpy as np
         >>> import pathkernel as pk
         >>> xi = np.random.default_rng(0).normal(size=(20, 4, 5))
-        >>> problem = pk.PathKernels(xi, np.sign(xi[:, 0, 0]))
+        >>> problem = pk.Problem(xi, np.sign(xi[:, 0, 0]))
         >>> pk.minimise_action(problem, pk.Network((2, 2), 50), 0.1).stability().kind
         'minimum'
         """

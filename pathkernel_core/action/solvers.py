@@ -22,7 +22,7 @@ from pathkernel_core.action.descents import (
 from pathkernel_core.action.solution import Minimum, Solution, Status
 from pathkernel_core.arrays.backend import Array, from_host
 from pathkernel_core.energy.kernel_batches import SharedKernels
-from pathkernel_core.energy.problem import PathKernels
+from pathkernel_core.energy.problem import Problem
 from pathkernel_core.paths.network import Network
 from pathkernel_core.system.errors import NotPositiveDefiniteError
 from pathkernel_core.system.threads import blas_threads_for
@@ -77,7 +77,7 @@ def _without_descent(
 
 
 @contextmanager
-def undisturbed(problem: PathKernels, networks: Sequence[Network]) -> Iterator[None]:
+def undisturbed(problem: Problem, networks: Sequence[Network]) -> Iterator[None]:
     """One BLAS thread for short evaluations, and no warnings of overflows.
 
     A factorisation raises where one matters.

@@ -22,7 +22,7 @@ import scipy
 from pathkernel_core.action.coordinates import ChainCoordinates
 from pathkernel_core.energy.curvature import energy_curvature
 from pathkernel_core.energy.pair_kernels import PairSpace
-from pathkernel_core.energy.problem import PathKernels
+from pathkernel_core.energy.problem import Problem
 from pathkernel_core.energy.spaces import ExampleSpace, FeatureSpace
 from pathkernel_core.paths.network import Network
 from pathkernel_core.system.threads import blas_threads_for
@@ -76,7 +76,7 @@ class ActionHessian:
 
     Parameters
     ----------
-    problem : PathKernels
+    problem : Problem
     network : Network
     factors : sequence of arrays
         Lower triangular factors B_1, …, B_a of the order parameters; not only at a minimum.
@@ -85,7 +85,7 @@ class ActionHessian:
 
     def __init__(
         self,
-        problem: PathKernels,
+        problem: Problem,
         network: Network,
         factors: Sequence[np.ndarray],
         temperature: float,

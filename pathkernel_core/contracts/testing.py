@@ -19,7 +19,7 @@ import numpy as np
 from pathkernel_core.action.minimise import gp_limit
 from pathkernel_core.contracts.options import NAME_PATTERN
 from pathkernel_core.contracts.task import Realisation, Task
-from pathkernel_core.energy.problem import PathKernels
+from pathkernel_core.energy.problem import Problem
 from pathkernel_core.paths.contraction import attentioned_inputs
 from pathkernel_core.paths.network import Network
 
@@ -166,7 +166,7 @@ def _check_theory_runs(task: Task) -> None:
     layers = realisation.layers_of(train)
     xi = attentioned_inputs(train.inputs, layers, realisation.readout)
     labels = train.labels - train.labels.mean(axis=0) if realisation.centred else train.labels
-    problem = PathKernels(xi, labels)
+    problem = Problem(xi, labels)
     solution = gp_limit(problem, network, task.temperatures[0])
     for name, examples in realisation.example_sets().items():
         layers = realisation.layers_of(examples)

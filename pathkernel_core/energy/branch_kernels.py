@@ -147,7 +147,7 @@ class BranchKernelPosterior(KernelPosterior):
 
 
 def branch_kernel_space(kernels: Array, labels: Array) -> BranchKernelSpace:
-    """Energy of given kernels; see :meth:`pathkernel_core.PathKernels.from_branch_kernels`."""
+    """Energy of given kernels; see :meth:`pathkernel_core.Problem.from_branch_kernels`."""
     xp = array_namespace(kernels=kernels, labels=labels)
     check_given("kernels", kernels)
     shape = tuple(kernels.shape)
@@ -161,7 +161,7 @@ def branch_kernel_space(kernels: Array, labels: Array) -> BranchKernelSpace:
         raise ValueError(
             f"the kernels of {shape[0]} branches between {shape[1]} examples have {elements:.2g} "
             f"elements, {elements / 2**27:.2g} GiB in float64, more than {MOST_KERNELS:.2g}; take "
-            "fewer branches or examples, or give their inputs to PathKernels"
+            "fewer branches or examples, or give their inputs to Problem"
         )
     kernels = real_floating("kernels", kernels, ("n", "P", "P"))
     labels = check_labels(labels, "kernels", kernels, shape[1])

@@ -214,7 +214,7 @@ class _FeatureCurvature:
     def with_labels(self, change: np.ndarray) -> np.ndarray:
         raise ValueError(
             "the response to labels needs the examples, which feature space does not hold; build "
-            'PathKernels with space="examples"'
+            'Problem with space="examples"'
         )
 
     def _change(self, dm: Array, dq: Array) -> np.ndarray:

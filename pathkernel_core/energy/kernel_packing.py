@@ -31,7 +31,7 @@ _MIXTURES = 8  # random mixtures whose eigenvalues are computed where there are 
 
 
 def pair_space(kernels: Array, labels: Array) -> PairSpace:
-    """Energy of given kernels; see :meth:`pathkernel_core.PathKernels.from_kernels`."""
+    """Energy of given kernels; see :meth:`pathkernel_core.Problem.from_kernels`."""
     xp = array_namespace(kernels=kernels, labels=labels)
     check_given("kernels", kernels)
     shape, paths = tuple(kernels.shape), paths_of(kernels)

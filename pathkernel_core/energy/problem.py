@@ -42,7 +42,7 @@ from pathkernel_core.system.notebook import table
 SpaceName = Literal["auto", "examples", "features", "kernels"]
 
 
-class PathKernels:
+class Problem:
     """Training examples along every path, the input of the theory.
 
     Parameters
@@ -82,8 +82,8 @@ class PathKernels:
     >>> import numpy as np
     >>> import pathkernel as pk
     >>> xi = np.random.default_rng(0).normal(size=(20, 4, 5))
-    >>> pk.PathKernels(xi, np.sign(xi[:, 0, 0]))
-    PathKernels(20 examples, 4 paths, N_0 = 5, 1 outputs, in the space of examples)
+    >>> pk.Problem(xi, np.sign(xi[:, 0, 0]))
+    Problem(20 examples, 4 paths, N_0 = 5, 1 outputs, in the space of examples)
     """
 
     def __init__(self, xi: Array, labels: Array, space: SpaceName = "auto"):
@@ -114,14 +114,14 @@ class PathKernels:
         self._is_chosen = is_chosen
 
     @classmethod
-    def from_statistics(cls, statistics: SufficientStatistics) -> PathKernels:
+    def from_statistics(cls, statistics: SufficientStatistics) -> Problem:
         """Problem in feature space from statistics that were summed batch by batch."""
         paths, width, outputs = statistics.projections.shape
         form = _feature_space(statistics, width)
         return cls.__new__(cls)._set(form, width, paths, statistics.n_examples, outputs, None)
 
     @classmethod
-    def from_kernels(cls, kernels: Array, labels: Array) -> PathKernels:
+    def from_kernels(cls, kernels: Array, labels: Array) -> Problem:
         """Problem of any positive semidefinite kernels of pairs of paths, in place of inputs.
 
         Parameters
@@ -131,7 +131,7 @@ class PathKernels:
             Eq. 10: ξ_π(x)·ξ_π'(x')/N_0 for attentioned inputs. Or the pairs π ≤ π' alone, the first
             path slowest: (1, 1), (1, 2), … (1, n), (2, 2), …
         labels : array, shape (P,) or (P, C)
-            As for :class:`PathKernels`.
+            As for :class:`Problem`.
 
         Raises
         ------
@@ -143,7 +143,7 @@ class PathKernels:
             If an eigenvalue is negative beyond rounding. All are computed up to n·P = 1000; beyond,
             those of eight random mixtures of paths, which may pass kernels that are not positive.
         TypeError, PrecisionError
-            As for :class:`PathKernels`.
+            As for :class:`Problem`.
 
         Notes
         -----
@@ -156,9 +156,9 @@ class PathKernels:
         >>> import pathkernel as pk
         >>> xi = np.random.default_rng(0).normal(size=(20, 4, 5))
         >>> kernels = np.einsum("api,bqi->pqab", xi, xi) / 5
-        >>> problem = pk.PathKernels.from_kernels(kernels, np.sign(xi[:, 0, 0]))
+        >>> problem = pk.Problem.from_kernels(kernels, np.sign(xi[:, 0, 0]))
         >>> problem
-        PathKernels(20 examples, 4 paths, 1 outputs, of given kernels)
+        Problem(20 examples, 4 paths, 1 outputs, of given kernels)
         >>> solution = pk.minimise_action(problem, pk.Network((2, 2), 50), 0.1)
         >>> own = np.einsum("pqaa->pqa", kernels)
         >>> solution.predict(kernels[:, :, :3], own[:, :, :3]).mean.shape
@@ -169,7 +169,7 @@ class PathKernels:
         return cls.__new__(cls)._set(form, 0, *sizes, None)
 
     @classmethod
-    def from_branch_kernels(cls, kernels: Array, labels: Array) -> PathKernels:
+    def from_branch_kernels(cls, kernels: Array, labels: Array) -> Problem:
         """Problem of independent branches, of the kernels of every branch alone.
 
         It serves networks with ``shared=False`` only, which need no kernels of pairs.
@@ -192,7 +192,7 @@ class PathKernels:
             diagonals and eight random quadratic forms, which may pass kernels that are not
             positive.
         TypeError, PrecisionError
-            As for :class:`PathKernels`.
+            As for :class:`Problem`.
 
         Examples
         --------
@@ -200,7 +200,7 @@ class PathKernels:
         >>> import pathkernel as pk
         >>> xi = np.random.default_rng(0).normal(size=(20, 4, 5))
         >>> kernels = pk.same_path_kernels(xi)
-        >>> problem = pk.PathKernels.from_branch_kernels(kernels, np.sign(xi[:, 0, 0]))
+        >>> problem = pk.Problem.from_branch_kernels(kernels, np.sign(xi[:, 0, 0]))
         >>> solution = pk.minimise_action(problem, pk.Network((4,), 10, shared=False), 0.1)
         >>> solution.predict(kernels[:, :3], np.einsum("laa->la", kernels)[:, :3]).mean.shape
         (3,)
@@ -217,7 +217,7 @@ class PathKernels:
         n_examples: int,
         outputs: int,
         basis: Array | None,
-    ) -> PathKernels:
+    ) -> Problem:
         self.form, self.n_paths = form, n_paths
         self.input_width = input_width
         """Width N_0 of the inputs, 0 if kernels were given."""
@@ -232,9 +232,9 @@ class PathKernels:
         sizes = f"{self.n_examples} examples, {self.n_paths} paths"
         if self.is_of_kernels:
             of = "given kernels" if self.has_pairs else "given kernels of branches"
-            return f"PathKernels({sizes}, {self.outputs} outputs, of {of})"
+            return f"Problem({sizes}, {self.outputs} outputs, of {of})"
         return (
-            f"PathKernels({sizes}, N_0 = {self.input_width}, {self.outputs} outputs, in the space "
+            f"Problem({sizes}, N_0 = {self.input_width}, {self.outputs} outputs, in the space "
             f"of {self.space})"
         )
 
@@ -250,7 +250,7 @@ class PathKernels:
             "energy": f"in the space of {self.space}",
             "arrays": f"{library_name(xp)}, {self.array.dtype}",
         }
-        return table("PathKernels", rows)
+        return table("Problem", rows)
 
     @property
     def space(self) -> str:
@@ -299,7 +299,7 @@ class PathKernels:
         """Form of the energy for a network, by whether its branches share their weights."""
         return cast("Space", self.form if network.shared else self.branch_form)
 
-    def for_points(self, points: int) -> PathKernels:
+    def for_points(self, points: int) -> Problem:
         """Problem in the fastest form for evaluations of so many points together.
 
         Itself where ``space`` was given, or where no other form is faster.
@@ -311,7 +311,7 @@ class PathKernels:
             return self
         form = KernelSpace(self.form.features, self.form.labels)
         sizes_given = self.input_width, self.n_paths, self.n_examples, self.outputs
-        problem = PathKernels.__new__(PathKernels)._set(form, *sizes_given, self.basis)
+        problem = Problem.__new__(Problem)._set(form, *sizes_given, self.basis)
         problem._label_spectra = self._label_spectra
         return problem
 
@@ -412,7 +412,7 @@ class PathKernels:
                 self._label_spectra[key] = self.form_for(network).label_spectrum(ratios)
             return self._label_spectra[key].scaled(largest**2)
 
-    def keep_paths(self, paths: Sequence[int] | np.ndarray) -> PathKernels:
+    def keep_paths(self, paths: Sequence[int] | np.ndarray) -> Problem:
         """Problem of the sub-network with only the paths of these indices.
 
         The features are rescaled to the smaller number of paths. New examples for its predictor
@@ -426,7 +426,7 @@ class PathKernels:
         if len(set(indices.tolist())) != indices.size:
             raise ValueError(f"paths must name each path once, but has {paths!r}")
         form, sizes = self.form.keep_paths(indices), (len(indices), self.n_examples, self.outputs)
-        return PathKernels.__new__(PathKernels)._set(form, self.input_width, *sizes, self.basis)
+        return Problem.__new__(Problem)._set(form, self.input_width, *sizes, self.basis)
 
     def check_new(
         self, xi: Array, own: Array | None, needs_own: bool = True, shared: bool = True

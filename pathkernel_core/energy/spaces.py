@@ -51,7 +51,7 @@ class Space(Protocol):
 
     @property
     def name(self) -> str:
-        """Name of the form for :class:`pathkernel_core.energy.problem.PathKernels`."""
+        """Name of the form for :class:`pathkernel_core.energy.problem.Problem`."""
 
     @property
     def array(self) -> Array:

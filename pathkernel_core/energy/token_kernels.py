@@ -74,7 +74,7 @@ def path_kernels(
     Returns
     -------
     array, shape (n, n, P, P)
-        Kernels C_ππ'(x, x') of the training examples, for :meth:`PathKernels.from_kernels`; paths
+        Kernels C_ππ'(x, x') of the training examples, for :meth:`Problem.from_kernels`; paths
         in index order (first layer slowest, a skip first).
     cross, own : arrays, shape (n, n, P*, P) and (n, n, P*)
         Instead, if there are new examples: C_ππ'(x*, x) and C_ππ'(x*, x*), for
@@ -85,7 +85,7 @@ def path_kernels(
     ValueError
         If a shape does not fit, an array holds NaN or infinity, a kernel overflows or has another
         shape, the name of a kernel is unknown, or the kernels of the training examples are more
-        than :meth:`PathKernels.from_kernels` takes for one output.
+        than :meth:`Problem.from_kernels` takes for one output.
     TypeError
         If the arrays are of different libraries or devices.
     TooLargeError
@@ -108,7 +108,7 @@ def path_kernels(
     >>> kernels = pk.path_kernels(inputs, layers, "relu")
     >>> kernels.shape
     (2, 2, 20, 20)
-    >>> problem = pk.PathKernels.from_kernels(kernels, np.sign(inputs[:, 0, 0]))
+    >>> problem = pk.Problem.from_kernels(kernels, np.sign(inputs[:, 0, 0]))
     >>> solution = pk.minimise_action(problem, pk.Network((2,), 50), 0.1)
     >>> cross, own = pk.path_kernels(inputs, layers, "relu", new=new)
     >>> cross.shape, own.shape

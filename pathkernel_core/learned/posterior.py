@@ -25,7 +25,7 @@ from pathkernel_core.action.minimise import minimise_action
 from pathkernel_core.action.solution import Solution
 from pathkernel_core.arrays.backend import Array, array_namespace, from_host, real_floating, to_host
 from pathkernel_core.arrays.scalars import positive
-from pathkernel_core.energy.problem import PathKernels, SpaceName
+from pathkernel_core.energy.problem import Problem, SpaceName
 from pathkernel_core.paths.contraction import Readout, attentioned_inputs
 from pathkernel_core.paths.layers import AttentionProduct, KeyVectors, Layer, QueryKey
 from pathkernel_core.paths.network import Network
@@ -84,7 +84,7 @@ class AttentionPosterior:
         Prior variance of the parameters' entries, one for all layers or one for each; for
         :class:`QueryKey` also a pair, σ²_Q and σ²_K. None stands for a layer whose heads are given.
     readout, space, tolerance
-        As for :func:`attentioned_inputs`, :class:`PathKernels` and :func:`minimise_action`.
+        As for :func:`attentioned_inputs`, :class:`Problem` and :func:`minimise_action`.
 
     Raises
     ------
@@ -249,7 +249,7 @@ class AttentionPosterior:
 
     def _solve(self, layers: Sequence[Layer], start: Solution | None) -> tuple[Solution, Array]:
         xi = self.attentioned(layers)
-        problem = PathKernels(xi, self.labels, self.space)
+        problem = Problem(xi, self.labels, self.space)
         settings = problem, self.network, self.temperature
         solution = minimise_from(*settings, start, tolerance=self.tolerance)
         if solution is None or not solution.status.ok:  # raises, with its reason

@@ -26,7 +26,7 @@ from pathkernel_core.action.minimise import minimise_action
 from pathkernel_core.action.solution import Solution
 from pathkernel_core.action.solvers import energies, stationary_solver, undisturbed
 from pathkernel_core.action.stability import ActionHessian
-from pathkernel_core.energy.problem import PathKernels
+from pathkernel_core.energy.problem import Problem
 from pathkernel_core.paths.network import Network
 from pathkernel_core.system.errors import MinimisationError, NotPositiveDefiniteError
 
@@ -69,7 +69,7 @@ class ActionFamily:
 
     Parameters
     ----------
-    problem : PathKernels
+    problem : Problem
     system : callable
         Network and temperature at values (k,) of the parameters. The heads must not change.
 
@@ -79,7 +79,7 @@ class ActionFamily:
         Evaluations of the energy so far; a product with the Hessian counts for two and a half.
     """
 
-    def __init__(self, problem: PathKernels, system: System):
+    def __init__(self, problem: Problem, system: System):
         self.problem, self._system = problem, system
         self.evaluations = 0
 

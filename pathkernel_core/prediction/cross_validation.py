@@ -27,7 +27,7 @@ from pathkernel_core.arrays.backend import (
     rows_of,
     to_host,
 )
-from pathkernel_core.energy.problem import PathKernels
+from pathkernel_core.energy.problem import Problem
 from pathkernel_core.energy.spaces import FeatureSpace, Posterior
 
 
@@ -81,7 +81,7 @@ def leave_one_out(
     >>> import pathkernel as pk
     >>> xi = np.random.default_rng(0).normal(size=(20, 4, 5))
     >>> labels = np.sign(xi[:, 0, 0])
-    >>> solution = pk.minimise_action(pk.PathKernels(xi, labels), pk.Network((2, 2), 50), 0.1)
+    >>> solution = pk.minimise_action(pk.Problem(xi, labels), pk.Network((2, 2), 50), 0.1)
     >>> pk.leave_one_out(solution, xi, labels).mean.shape
     (20,)
     """
@@ -138,7 +138,7 @@ def leave_one_out(
     )
 
 
-def _check_labels(problem: PathKernels, labels: np.ndarray) -> None:
+def _check_labels(problem: Problem, labels: np.ndarray) -> None:
     form, array = problem.form, problem.array
     rounding = math.sqrt(array_namespace(array=array).finfo(array.dtype).eps)
     if isinstance(form, FeatureSpace):

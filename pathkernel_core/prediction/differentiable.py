@@ -48,7 +48,7 @@ from pathkernel_core.arrays.products import full_precision, matmul
 from pathkernel_core.energy.kernel_packing import packed_kernels, paths_of
 from pathkernel_core.energy.moments import posterior_moments
 from pathkernel_core.energy.pair_kernels import KernelPosterior, PairSpace
-from pathkernel_core.energy.problem import PathKernels
+from pathkernel_core.energy.problem import Problem
 from pathkernel_core.energy.spaces import ExampleSpace, FeatureSpace, Space
 from pathkernel_core.energy.statistics import batch_sums
 from pathkernel_core.paths.network import Network
@@ -129,7 +129,7 @@ def differentiable_solution(
     ----------
     xi : array, shape (P, n, N_0)
         Attentioned inputs, unscaled, of PyTorch or JAX; or kernels of pairs of paths, of shape
-        (n, n, P, P), as for :meth:`PathKernels.from_kernels`.
+        (n, n, P, P), as for :meth:`Problem.from_kernels`.
     labels : array, shape (P,) or (P, C)
     network : Network
     temperature : array of no dimensions, or float
@@ -137,7 +137,7 @@ def differentiable_solution(
     variances : array, shape (L + 2,), optional
         σ²_0, σ²_1 … σ²_L, σ²_a instead of the network's.
     space : {"auto", "examples", "features"}
-        Form of the energy, as for :class:`PathKernels`; kernels have one only, "auto".
+        Form of the energy, as for :class:`Problem`; kernels have one only, "auto".
     tolerance : float, optional
         As for :func:`minimise_action`.
 
@@ -146,7 +146,7 @@ def differentiable_solution(
     TypeError
         If the arrays are of another library than PyTorch or JAX.
     ValueError, MinimisationError, NotPositiveDefiniteError
-        As for :class:`PathKernels` and :func:`minimise_action`.
+        As for :class:`Problem` and :func:`minimise_action`.
 
     Warns
     -----
@@ -282,7 +282,7 @@ def _minimum(
     def solve(xi: Array, labels: Array, temperature: Array, variances: Array) -> np.ndarray:
         at_variances = dataclasses.replace(network, variances=to_host(variances).tolist())
         of_kernels = space == "kernels"
-        make = PathKernels.from_kernels if of_kernels else partial(PathKernels, space=space)
+        make = Problem.from_kernels if of_kernels else partial(Problem, space=space)
         problem = make(xi, labels)
         solution = minimise_action(problem, at_variances, float(temperature), tolerance=tolerance)
         if solution.close_minima:

@@ -18,7 +18,7 @@ from functools import partial
 import numpy as np
 
 from pathkernel_core.action.continuation import minimise_from
-from pathkernel_core.energy.problem import PathKernels
+from pathkernel_core.energy.problem import Problem
 from pathkernel_core.paths.heads import Head, kept_heads
 from pathkernel_core.paths.input_kernels import total_kernel
 from pathkernel_core.paths.network import Network
@@ -57,7 +57,7 @@ class FixedKernels:
         self._coefficients = self._fitted(self._paths)
 
     def without(
-        self, head: Head, network: Network, problem: PathKernels | None
+        self, head: Head, network: Network, problem: Problem | None
     ) -> dict[str, Predictor]:
         """Predictors without a head, from (P', n, N_0) to (P',), by name.
 

@@ -122,7 +122,7 @@ def capture(
     Notes
     -----
     The prior's variance is fixed, but models differ in the size of their tokens: pass the result of
-    ``captured.scaled(30)``, or of :func:`choose_network`, to PathKernels, and scale test sets by
+    ``captured.scaled(30)``, or of :func:`choose_network`, to Problem, and scale test sets by
     ``test.scaled(30, like=train)``. If a layer is refused that other sequences use, such as a
     decoder's, choose the layers of one sequence with ``layers=``. If padding counts although the
     batch has a mask, the model takes no mask there: give ``masks=``. If attention is NaN, take

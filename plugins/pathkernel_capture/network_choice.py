@@ -13,7 +13,7 @@ from pathkernel_core.action.continuation import minimise_from
 from pathkernel_core.action.minimise import gp_limit
 from pathkernel_core.action.solution import Solution
 from pathkernel_core.arrays.scalars import positive
-from pathkernel_core.energy.problem import PathKernels
+from pathkernel_core.energy.problem import Problem
 from pathkernel_core.paths.network import Network, Skips
 from pathkernel_core.prediction.cross_validation import leave_one_out
 from pathkernel_core.system.progress import Progress, Report
@@ -123,7 +123,7 @@ def choose_network(
     with supervised(report, threads=1) as progress:
         for scale in grid["scale"]:
             scaled = train.scaled(scale)
-            problem = PathKernels(scaled.xi, scaled.labels)
+            problem = Problem(scaled.xi, scaled.labels)
             network = Network(train.heads, max(grid["width"]), outputs=outputs, skips=skips)
             for temperature in grid["temperature"]:
                 progress(
@@ -135,7 +135,7 @@ def choose_network(
                 evidence[scale] = max(evidence.get(scale, -math.inf), limit.log_evidence)
         scale = max(evidence, key=evidence.__getitem__)
         scaled = train.scaled(scale)
-        problem = PathKernels(scaled.xi, scaled.labels)
+        problem = Problem(scaled.xi, scaled.labels)
         for width in grid["width"]:
             network = Network(train.heads, width, outputs=outputs, skips=skips)
             start = None

@@ -12,7 +12,7 @@ import pandas as pd
 import xarray as xr
 
 from pathkernel_core.contracts.analysis import Variable
-from pathkernel_core.energy.problem import PathKernels
+from pathkernel_core.energy.problem import Problem
 from pathkernel_core.paths.network import Network
 from pathkernel_core.phases.coexistence import ActionFamily
 from pathkernel_core.system.progress import Progress, Report
@@ -191,7 +191,7 @@ class PhaseMap:
             settings.get(name, float(self.grid[name][0])) for name in ("width", "temperature")
         )
         rebuilt = single.rebuild(Point(width, temperature, seed))
-        problem = PathKernels(rebuilt.data.xi, rebuilt.data.labels)
+        problem = Problem(rebuilt.data.xi, rebuilt.data.labels)
 
         def system(values: np.ndarray) -> tuple[Network, float]:
             return _system(rebuilt, dict(zip(self.plane, values.tolist())), value)

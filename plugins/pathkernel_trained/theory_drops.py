@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import xarray as xr
 
-from pathkernel_core.energy.problem import PathKernels
+from pathkernel_core.energy.problem import Problem
 from pathkernel_core.paths.heads import every_head, head_label
 from pathkernel_core.prediction.removed_heads import PREDICTIONS, FixedKernels
 from pathkernel_datasets.results.point import PointData
@@ -33,7 +33,7 @@ def theory_drops(
     fixed = FixedKernels(
         data.xi, data.labels, order_parameter, point_data.point.temperature, network.kernel_variance
     )
-    problem = PathKernels(data.xi, data.labels)
+    problem = Problem(data.xi, data.labels)
     tests = {
         number: data.test_sets[name]
         for number, name in enumerate(test_sets)

@@ -37,7 +37,7 @@ def test_global_generators_are_left_alone(generator):
 
     before = repr(np.random.get_state()[2:]), random.getstate()  # noqa: NPY002
     xi = generator.standard_normal((5, 2, 3))
-    solution = pk.minimise_action(pk.PathKernels(xi, np.ones(5)), pk.Network((2,), 10), 0.1)
+    solution = pk.minimise_action(pk.Problem(xi, np.ones(5)), pk.Network((2,), 10), 0.1)
     solution.predict(xi)
     after = repr(np.random.get_state()[2:]), random.getstate()  # noqa: NPY002
     assert before == after
@@ -70,7 +70,7 @@ def test_a_start_to_finish_run_on_any_library(library, generator):
     ]
     network = pk.Network(heads=(3, 2), widths=(20, 30, 10))
     xi = pk.attentioned_inputs(library.array(inputs), layers, readout="first")
-    problem = pk.PathKernels(xi, library.array(labels))
+    problem = pk.Problem(xi, library.array(labels))
     solution = pk.minimise_action(problem, network, temperature=0.05)
     prediction = solution.predict(pk.attentioned_inputs(library.array(new), layers, "first"))
     for array in (xi, solution.order_parameter, prediction.mean, prediction.variance):

@@ -46,7 +46,7 @@ def test_a_convolution_has_the_numbers_of_its_authors_code(activation):
     tokens, layers = patches(images)
     # their precisions λ_0 = 1/2 and λ_1 = 2: σ² of the filters and σ²_0 of the kernel
     kernels = pk.path_kernels(tokens, layers, activation, variance=2.0)
-    problem = pk.PathKernels.from_kernels(kernels, labels)
+    problem = pk.Problem.from_kernels(kernels, labels)
     network = pk.Network((4,), (4, math.inf), (0.5, 1.0, 1.0))
     solution = pk.minimise_action(problem, network, 0.2, tolerance=1e-9)
     upper, mean, variance = DEEPBAYS[activation]
@@ -78,7 +78,7 @@ def test_gated_networks_satisfy_the_saddle_point_of_their_paper(width):
     for layers, of_paths in ((1, gates), (2, paths)):
         xi = pk.attentioned_inputs(inputs[:, None, :], [pk.Gated(None, hyperplanes)] * layers)
         network = pk.Network((3,) * layers, (width,) * layers + (math.inf,))
-        solution = pk.minimise_action(pk.PathKernels(xi, labels), network, 0.1, tolerance=1e-9)
+        solution = pk.minimise_action(pk.Problem(xi, labels), network, 0.1, tolerance=1e-9)
         kernels = np.einsum("pa,qb,pq->abpq", of_paths, of_paths, linear) / 3**layers
         u, v = (np.asarray(each) for each in solution.order_parameters[:2])
         energy = slopes(kernels, labels, u, 0.1) / width
@@ -98,7 +98,7 @@ def test_deep_linear_networks_have_the_scalar_of_the_closed_form(depth, width):
     ratio, load = labels @ np.linalg.solve(kernel, labels) / 15, 15 / width
     scalar = brentq(lambda u: 1 - u - load * (1 - ratio / u**depth), 0.01, 100, xtol=1e-14)
     network = pk.Network((1,) * depth, (width,) * depth + (math.inf,))
-    problem = pk.PathKernels(inputs[:, None, :], labels)
+    problem = pk.Problem(inputs[:, None, :], labels)
     solution = pk.minimise_action(problem, network, 1e-9, tolerance=1e-9)
     levels = [float(u[0, 0]) for u in solution.order_parameters]
     assert abs(scalar - 1) > 0.1
@@ -121,7 +121,7 @@ def test_narrow_branches_learn_the_strengths_of_their_teacher():
     narrow = []
     for variance, width in ((0.2, 30), (0.2, 1e-4), (5.0, 30), (5.0, 1e-4)):
         network = pk.Network((3,), width, (variance, 1.0), shared=False)
-        solution = pk.minimise_action(pk.PathKernels(xi, labels), network, 1e-3)
+        solution = pk.minimise_action(pk.Problem(xi, labels), network, 1e-3)
         u = np.asarray(solution.order_parameter)
         # equipartition: r_l − Tr_l = N(u_l/σ² − 1)
         excess = -u * slopes(kernels, labels, u, 1e-3)

@@ -11,7 +11,7 @@ WIDTH = 20
 
 def problem(scale=0.1, labels=1.0):
     xi = np.random.default_rng(3).normal(size=(20, 2, 4))
-    return pk.PathKernels(scale * xi, labels * np.sign(xi[:, 0, 0]))
+    return pk.Problem(scale * xi, labels * np.sign(xi[:, 0, 0]))
 
 
 def along_variance(temperature, **settings):

@@ -39,7 +39,7 @@ def phases(study):
 
 def problem_of(study, variance, width=20):
     point = study.singles[VARIANCES.index(variance)].rebuild(Point(width, 0.01, 3))
-    return pk.PathKernels(point.data.xi, point.data.labels), point
+    return pk.Problem(point.data.xi, point.data.labels), point
 
 
 def test_points_are_those_of_a_solution(study, phases):
@@ -156,7 +156,7 @@ def test_along_other_axes_the_lowest_minimum_changes_at_the_crossing(tmp_path, a
 
     def trace(value):
         scale = value / phases[axis].values[0] if axis == "input_scale" else 1.0
-        problem = pk.PathKernels(scale * point.data.xi, point.data.labels)
+        problem = pk.Problem(scale * point.data.xi, point.data.labels)
         width = value if axis == "width" else point.network.width
         network = pk.Network((2,), width, point.network.variances)
         temperature = value if axis == "temperature" else point.point.temperature

@@ -29,7 +29,7 @@ def examples(request):
 
 def test_next_order_is_that_of_inputs(examples):
     network, xi, labels, new, (cross, own) = examples
-    problems = pk.PathKernels(xi, labels), pk.PathKernels.from_kernels(kernels_of(xi, xi), labels)
+    problems = pk.Problem(xi, labels), pk.Problem.from_kernels(kernels_of(xi, xi), labels)
     expected, actual = (
         pk.minimise_action(problem, network, 0.3, tolerance=1e-10) for problem in problems
     )

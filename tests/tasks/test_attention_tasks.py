@@ -89,7 +89,7 @@ def test_heads_attend_to_what_they_are_named_after():
 def accuracies(task, width=30):
     drawn = task.realise(0)
     xi = pk.attentioned_inputs(drawn.train.inputs, drawn.layers, drawn.readout)
-    problem, network = pk.PathKernels(xi, drawn.train.labels), pk.Network(drawn.heads, width)
+    problem, network = pk.Problem(xi, drawn.train.labels), pk.Network(drawn.heads, width)
     solution = pk.minimise_action(problem, network, 0.1)
     return {
         name: np.mean(

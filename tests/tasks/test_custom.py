@@ -96,7 +96,7 @@ def direct(arrays, layers):
     """Predictions of the core alone, at width 10 and temperature 0.1."""
     sign = {name: 2.0 * arrays[name] - 1 for name in ("labels", "test_labels")}
     xi = pk.attentioned_inputs(arrays["inputs"], layers, "mean")
-    problem = pk.PathKernels(xi, sign["labels"])
+    problem = pk.Problem(xi, sign["labels"])
     solution = pk.minimise_action(problem, pk.Network((2, 3), 10), 0.1)
     new = pk.attentioned_inputs(arrays["test_inputs"], layers, "mean")
     mean = solution.predict(new).mean
@@ -176,7 +176,7 @@ def test_more_examples_than_are_held(tmp_path, data, layers, heads, many, name, 
     )
     mean = many["labels"].mean()
     labels = many["labels"] - mean
-    solution = pk.minimise_action(pk.PathKernels(xi, labels), pk.Network((2, 3), 10), 0.1)
+    solution = pk.minimise_action(pk.Problem(xi, labels), pk.Network((2, 3), 10), 0.1)
     assert study.action == pytest.approx(solution.action, rel=1e-9)
     np.testing.assert_allclose(study.order_parameter, solution.order_parameter, rtol=1e-6)
     found = study.predictor_mean.sel(test_set="test")

@@ -33,7 +33,7 @@ def test_five_minutes(invoke, monkeypatch, tmp_path):
     heads = read_heads("mine.safetensors", 16)
     with np.load("mine.npz") as data:
         xi = pk.attentioned_inputs(data["inputs"], heads.layers, "mean")
-        problem = pk.PathKernels(xi, 2.0 * data["labels"] - 1)
+        problem = pk.Problem(xi, 2.0 * data["labels"] - 1)
     solution = pk.minimise_action(problem, pk.Network((4,), 10), 0.1)
     point = dataset.sel(width=10, temperature=0.1, seed=0)
     assert np.allclose(point.order_parameter, solution.order_parameter, rtol=1e-5, atol=1e-7)

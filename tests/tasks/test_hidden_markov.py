@@ -228,7 +228,7 @@ def results(request):
             for part in (train, test)
         )
         network = pk.Network(realisation.heads, 10)
-        problem = pk.PathKernels(xi, train.labels)
+        problem = pk.Problem(xi, train.labels)
         solution = pk.minimise_action(problem, network, 0.01)
         entry = {
             "accuracy": pk.accuracy(solution.predict_mean(new), test.labels),

@@ -63,7 +63,7 @@ def test_token_kernel_is_an_axis_of_a_study(arrays, task, tmp_path):
         np.testing.assert_allclose(actual, expected, atol=1e-8)
     *_, single = StoredStudy(path, Plugins(tasks={Custom.name: Custom})).singles
     rebuilt = single.rebuild(single.point(6, 0.1, 0))
-    problem = pk.PathKernels(rebuilt.data.xi, rebuilt.data.labels)
+    problem = pk.Problem(rebuilt.data.xi, rebuilt.data.labels)
     solution = pk.minimise_action(problem, rebuilt.network, 0.1)
     stored = single.dataset["order_parameter"].squeeze()
     np.testing.assert_allclose(solution.order_parameter, stored, rtol=1e-5, atol=1e-8)

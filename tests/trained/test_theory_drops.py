@@ -39,7 +39,7 @@ def data(request):
 
 @pytest.fixture(scope="module")
 def solution(data):
-    return pk.minimise_action(pk.PathKernels(data.xi, data.labels), NETWORK, TEMPERATURE)
+    return pk.minimise_action(pk.Problem(data.xi, data.labels), NETWORK, TEMPERATURE)
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def means_without(data, solution, head, new):
     refitted = np.linalg.solve(total(xi, xi, weights) + noise, y)
     paths = np.flatnonzero(silent)
     network = NETWORK.keep_heads(kept_heads(HEADS, [head]))
-    part = pk.minimise_action(pk.PathKernels(xi[:, paths], y), network, TEMPERATURE)
+    part = pk.minimise_action(pk.Problem(xi[:, paths], y), network, TEMPERATURE)
     return {
         "silenced": total(new, xi, weights) @ refitted,
         "restricted": total(new, xi, weights) @ alpha,

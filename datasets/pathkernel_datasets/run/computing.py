@@ -31,7 +31,7 @@ from pathkernel_core.action.descents import AskingEnergy
 from pathkernel_core.action.solvers import energies, undisturbed
 from pathkernel_core.contracts.analysis import Analysis
 from pathkernel_core.contracts.task import Realisation, Task
-from pathkernel_core.energy.problem import PathKernels
+from pathkernel_core.energy.problem import Problem
 from pathkernel_core.paths.network import Network
 from pathkernel_core.system.progress import Progress, Report, silent
 from pathkernel_datasets.errors import StudyError, TaskError
@@ -251,12 +251,12 @@ class SeedData:
         return prepare_data(self.study, self.seed, self.library, self.realisation)
 
     @cached_property
-    def problem(self) -> PathKernels:
+    def problem(self) -> Problem:
         """Training examples; a sum over many takes long."""
         if self.data.blocks is None:
-            return PathKernels(self.data.xi, self.data.labels)
+            return Problem(self.data.xi, self.data.labels)
         sums = sum_examples(self.folder, self.seed, self.data, self.library, self.report)
-        return PathKernels.from_statistics(sums)
+        return Problem.from_statistics(sums)
 
 
 Job = tuple[Computation, Piece]

@@ -12,7 +12,7 @@ from pathkernel_core.action.minimise import gp_limit
 from pathkernel_core.action.solution import Solution
 from pathkernel_core.arrays.backend import Array, array_namespace, to_host
 from pathkernel_core.contracts.analysis import Analysis, Situation
-from pathkernel_core.energy.problem import PathKernels
+from pathkernel_core.energy.problem import Problem
 from pathkernel_core.prediction.cross_validation import LeaveOneOut, leave_one_out
 from pathkernel_datasets.errors import AnalysisError
 from pathkernel_datasets.study.prepared import PreparedData
@@ -83,7 +83,7 @@ class LimitContext:
 
     data: PreparedData
     analyses: Sequence[Analysis]
-    problem: PathKernels
+    problem: Problem
     temperature: float
 
     @cached_property

@@ -18,7 +18,7 @@ import numpy as np
 from pathkernel_core.action.solution import Solution, Status
 from pathkernel_core.arrays.backend import Array, to_host
 from pathkernel_core.contracts.analysis import Analysis, Variable
-from pathkernel_core.energy.problem import PathKernels
+from pathkernel_core.energy.problem import Problem
 from pathkernel_core.system.errors import NotPositiveDefiniteError
 from pathkernel_datasets.errors import AnalysisError
 from pathkernel_datasets.study.prepared import PreparedData
@@ -300,7 +300,7 @@ def point_values(
 
 
 def reference_values(
-    data: PreparedData, problem: PathKernels, temperature: float, analyses: Sequence[Analysis]
+    data: PreparedData, problem: Problem, temperature: float, analyses: Sequence[Analysis]
 ) -> dict[str, Any]:
     """Variables of the Gaussian process limits of the whole network and of its sub-networks.
 

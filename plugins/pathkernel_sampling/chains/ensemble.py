@@ -15,7 +15,7 @@ from pathkernel_core.action.continuation import minimise_from
 from pathkernel_core.action.minima import may_have_several
 from pathkernel_core.arrays.backend import Array
 from pathkernel_core.contracts.sampler import Model
-from pathkernel_core.energy.problem import PathKernels
+from pathkernel_core.energy.problem import Problem
 from pathkernel_datasets.results.point import Point, PointData
 from pathkernel_datasets.results.stored_study import StoredStudy
 from pathkernel_datasets.variables.labelling import padded_rows
@@ -113,7 +113,7 @@ def chains_at(study: StoredStudy, coordinates: Point, sampler: str, thin: int) -
     model = study.plugins.samplers[sampler].build(xi, labels, network, temperature)
     start = None
     if isinstance(model, OrderParameterModel):
-        problem = PathKernels(xi, labels)
+        problem = Problem(xi, labels)
         if may_have_several(problem, network, temperature):
             minimum = minimise_from(problem, network, temperature, None)
             start = None if minimum is None else position_at(network, minimum.factors)

@@ -9,7 +9,7 @@ import xarray as xr
 from pathkernel_core.action.continuation import minimise_from
 from pathkernel_core.action.minimise import minimise_action
 from pathkernel_core.contracts.analysis import Variable
-from pathkernel_core.energy.problem import PathKernels
+from pathkernel_core.energy.problem import Problem
 from pathkernel_datasets.results.point import Point
 from pathkernel_datasets.results.stored_study import StoredStudy
 from pathkernel_datasets.variables.labelling import coordinates_along, labelled
@@ -58,7 +58,7 @@ def corrected(study: StoredStudy, point: Point) -> xr.Dataset:
     """
     rebuilt = study.rebuild(point)
     data, temperature = rebuilt.data, point.temperature
-    problem = PathKernels(data.xi, data.labels)
+    problem = Problem(data.xi, data.labels)
     solution = minimise_from(problem, rebuilt.network, temperature, None)
     if solution is None or not solution.status.ok:  # raises, with its reason
         solution = minimise_action(problem, rebuilt.network, temperature)

@@ -11,7 +11,7 @@ from scipy.linalg import solve_triangular
 
 from pathkernel_core.action.solution import Solution
 from pathkernel_core.arrays.backend import batches, to_host
-from pathkernel_core.energy.problem import PathKernels
+from pathkernel_core.energy.problem import Problem
 from pathkernel_core.energy.spaces import per_output
 
 _BLOCK_ELEMENTS = 2**22  # of products of kernels in memory at once, 32 MiB
@@ -142,7 +142,7 @@ class EnergyDerivatives:
 class _Features:
     """Training examples by features (R, n·C, N_0) with the prior's scales (n·C,) of their rows."""
 
-    def __init__(self, problem: PathKernels, scales: np.ndarray):
+    def __init__(self, problem: Problem, scales: np.ndarray):
         self._problem, self._scales = problem, scales[:, None]
         features, self.labels = _examples(problem)
         self._features = self._scales * features
@@ -197,7 +197,7 @@ class _NewFeatures:
 class _GivenKernels:
     """Training examples by kernels of pairs of paths, (n·C, n·C) of blocks over (x, x')."""
 
-    def __init__(self, problem: PathKernels, scales: np.ndarray):
+    def __init__(self, problem: Problem, scales: np.ndarray):
         self._outputs, self._scales = problem.outputs, scales
         self._kernels = to_host(problem.form.full_kernels).astype(float)  # (n, n, P, P), over n
         self.labels = to_host(problem.form.labels).astype(float).reshape(-1)
@@ -281,7 +281,7 @@ def _pair_kernel(left: np.ndarray, right: np.ndarray, row: int, column: int) -> 
     return product if row == column else product + left[:, column] @ right[:, row].T
 
 
-def _examples(problem: PathKernels) -> tuple[np.ndarray, np.ndarray]:
+def _examples(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
     """Fewest rows of features (R, n·C, N_0) and labels (R,) with the energy up to a constant."""
     form, outputs = problem.form, problem.outputs
     if problem.space != "features":

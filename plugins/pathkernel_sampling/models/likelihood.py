@@ -22,7 +22,7 @@ from jax.scipy.linalg import solve_triangular
 from pathkernel_core.arrays.backend import add_to_diagonal, array_namespace, log_determinant
 from pathkernel_core.energy.kernel_space import KernelSpace
 from pathkernel_core.energy.pair_kernels import PairSpace
-from pathkernel_core.energy.problem import PathKernels
+from pathkernel_core.energy.problem import Problem
 from pathkernel_core.energy.spaces import ExampleSpace, FeatureSpace, Space
 from pathkernel_core.paths.network import Network
 
@@ -62,7 +62,7 @@ pytree(("features", "labels", "rows"))(ExampleSpace)
 pytree(("features", "labels", "rows", "kernels"))(KernelSpace)
 pytree(("kernels", "labels"))(PairSpace)
 pytree(("gram", "projections", "label_square", "rows"), ("n_examples",))(FeatureSpace)
-pytree(("form", "basis"), ("input_width", "n_paths", "n_examples", "outputs"))(PathKernels)
+pytree(("form", "basis"), ("input_width", "n_paths", "n_examples", "outputs"))(Problem)
 
 
 @jax.custom_vjp
@@ -133,7 +133,7 @@ class Likelihood:
 
     Parameters
     ----------
-    problem : PathKernels
+    problem : Problem
         Training examples, which are copied to JAX's arrays.
     network : Network
         Whose prior variance σ²_0 and scales of the paths multiply U.
@@ -146,7 +146,7 @@ class Likelihood:
         If JAX's 64-bit mode is off.
     """
 
-    def __init__(self, problem: PathKernels, network: Network, temperature: float):
+    def __init__(self, problem: Problem, network: Network, temperature: float):
         self.temperature = jnp.asarray(float(temperature))
         array_namespace(temperature=self.temperature)
         scales = np.sqrt(network.kernel_variance) * network.path_scales

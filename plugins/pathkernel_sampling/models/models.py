@@ -24,7 +24,7 @@ from pathkernel_core.action.coordinates import (
 from pathkernel_core.arrays.scalars import positive
 from pathkernel_core.contracts.hooks import unknown_name
 from pathkernel_core.contracts.sampler import Model
-from pathkernel_core.energy.problem import PathKernels
+from pathkernel_core.energy.problem import Problem
 from pathkernel_core.paths.network import Network
 from pathkernel_core.paths.order_parameter import path_weights
 from pathkernel_core.system.text import number
@@ -293,7 +293,7 @@ def build_model(
     name : {"order-parameter", "collapsed", "weights"}
     xi : array, shape (P, n, N_0)
         Attentioned inputs, unscaled; or kernels of pairs of paths (n, n, P, P), as for
-        :meth:`PathKernels.from_kernels`, which have no weights. Models then predict for a pair of
+        :meth:`Problem.from_kernels`, which have no weights. Models then predict for a pair of
         kernels in place of inputs, as for ``Solution.predict``.
     labels : array, shape (P,) or (P, C)
     network : Network
@@ -311,7 +311,7 @@ def build_model(
     -----
     Begin with "order-parameter", whose dimension does not grow with the width; take "collapsed" to
     check it, and "weights" only at small widths and high temperature. Centre the labels, as for
-    :class:`PathKernels`.
+    :class:`Problem`.
     """
     if name not in MODELS:
         raise ValueError(unknown_name("model", name, MODELS))
@@ -324,7 +324,7 @@ def build_model(
             f"xi of shape {xi.shape} holds kernels, whose network has no weights of a projection; "
             'take the model "order-parameter", or attentioned inputs (P, n, N_0)'
         )
-    problem = PathKernels.from_kernels(xi, labels) if of_kernels else PathKernels(xi, labels)
+    problem = Problem.from_kernels(xi, labels) if of_kernels else Problem(xi, labels)
     if (problem.n_paths, problem.outputs) != (network.n_paths, network.outputs):
         raise ValueError(
             f"xi of shape {xi.shape} and labels of shape {labels.shape} have {problem.n_paths} "

@@ -39,7 +39,7 @@ def test_energy_and_gradient_agree_with_automatic_differentiation(form, monkeypa
     torch = pytest.importorskip("torch")
     xi, labels = examples(5)
     u = np.random.default_rng(1).uniform(0.1, 3.0, 5)
-    problem = pk.PathKernels(xi, labels, "features" if form == "features" else "examples")
+    problem = pk.Problem(xi, labels, "features" if form == "features" else "examples")
     space = problem.branch_form
     if form != "features":
         if form == "blocks":
@@ -89,7 +89,7 @@ def mean_by_quadrature(xi, labels, width, variance):
 def test_the_minimum_approaches_the_exact_law(branches):
     """At fixed P, ⟨u⟩ as 1/N², since the prior's mean is its minimum, and the evidence as 1/N."""
     xi, labels = examples(branches, 10, 3)
-    problem, variances = pk.PathKernels(xi, labels), (2.0, 0.6)
+    problem, variances = pk.Problem(xi, labels), (2.0, 0.6)
     differences, of_evidence = [], []
     for width in (2, 20, 100, 200):
         solution = pk.minimise_action(problem, independent(branches, width, variances), TEMPERATURE)
@@ -116,9 +116,7 @@ def test_at_fixed_labels_per_width_the_minimum_approaches_the_exact_law_as_one_o
         log_weights -= (np.log(noisy) + (4 * values + TEMPERATURE) / noisy).sum(axis=1) / 2
         weights = np.exp(log_weights - log_weights.max())
         mean = weights @ np.exp(logs) / weights.sum()
-        solution = pk.minimise_action(
-            pk.PathKernels(xi, labels), independent(1, width), TEMPERATURE
-        )
+        solution = pk.minimise_action(pk.Problem(xi, labels), independent(1, width), TEMPERATURE)
         errors.append(mean - solution.order_parameter[0])
         assert mean > 2  # far from the prior's 1 at every width
     assert errors[0] / errors[1] == pytest.approx(4, rel=0.35)
@@ -155,7 +153,7 @@ def test_random_networks_have_this_prior_and_posterior():
     by_u = weights @ u / weights.sum()
     np.testing.assert_allclose(by_weights, by_u, rtol=0.03)
     # and the saddle point is off by 1/N
-    solution = pk.minimise_action(pk.PathKernels(xi, labels), network, TEMPERATURE)
+    solution = pk.minimise_action(pk.Problem(xi, labels), network, TEMPERATURE)
     np.testing.assert_allclose(by_u, solution.order_parameter, rtol=0.15)
     assert abs(by_u[1] - solution.order_parameter[1]) < abs(by_u[0] - solution.order_parameter[0])
 
@@ -163,7 +161,7 @@ def test_random_networks_have_this_prior_and_posterior():
 def test_one_branch_is_one_head_above_which_nothing_adapts():
     """One path, U | u_a ~ χ²_N with u_a fixed, is the same law."""
     xi, labels = examples(1)
-    problem = pk.PathKernels(xi, labels)
+    problem = pk.Problem(xi, labels)
     branch = pk.minimise_action(problem, independent(1, 7, (0.5, 1.5)), TEMPERATURE)
     head = pk.minimise_action(problem, pk.Network((1,), (7, INF), (0.5, 1.5, 1.0)), TEMPERATURE)
     assert branch.order_parameter[0] == pytest.approx(0.5 * head.order_parameter[0, 0], rel=1e-7)
@@ -176,7 +174,7 @@ def test_predictions_are_those_of_the_kernel_at_the_minimum():
     new, _ = examples(3, 6, seed=9)
     network = independent(3, (5, 8, INF), (2.0, 0.5))
     for space in ("examples", "features"):
-        problem = pk.PathKernels(xi, labels, space)
+        problem = pk.Problem(xi, labels, space)
         solution = pk.minimise_action(problem, network, TEMPERATURE)
         u = solution.order_parameter
         assert u.shape == (3,)
@@ -196,7 +194,7 @@ def test_predictions_are_those_of_the_kernel_at_the_minimum():
         assert out.mean[0] == pytest.approx(rest[0][0, 0], rel=1e-6)
         kept = problem.keep_paths([0, 2])
         smaller = pk.minimise_action(kept, network.keep_heads([(1, 3)]), TEMPERATURE)
-        alone = pk.PathKernels(xi[:, [0, 2]], labels, space)
+        alone = pk.Problem(xi[:, [0, 2]], labels, space)
         expected = pk.minimise_action(alone, independent(2, (5, INF), (2.0, 0.5)), TEMPERATURE)
         np.testing.assert_allclose(smaller.order_parameter, expected.order_parameter, rtol=1e-6)
 
@@ -205,7 +203,7 @@ def test_the_minimum_is_stationary_and_its_action_is_that_of_the_formula():
     xi, labels = examples(3)
     widths, variance = np.array([4.0, 9.0, 6.0]), 1.5
     network = independent(3, widths, (3.0, 0.5))
-    solution = pk.minimise_action(pk.PathKernels(xi, labels), network, TEMPERATURE)
+    solution = pk.minimise_action(pk.Problem(xi, labels), network, TEMPERATURE)
     u = np.asarray(solution.order_parameter)
 
     def action(u):
@@ -224,7 +222,7 @@ def test_the_minimum_is_stationary_and_its_action_is_that_of_the_formula():
 
 def test_wide_branches_are_the_gaussian_process_limit():
     xi, labels = examples(4)
-    problem = pk.PathKernels(xi, labels)
+    problem = pk.Problem(xi, labels)
     limit = pk.gp_limit(problem, independent(4, 10, (2.0, 0.7)), TEMPERATURE)
     shared = pk.gp_limit(problem, pk.Network((4,), 10, (2.0, 0.7, 1.0)), TEMPERATURE)
     np.testing.assert_allclose(limit.order_parameter, 1.4)
@@ -246,7 +244,7 @@ def test_narrow_branches_learn_their_own_scale():
     weights = rng.normal(size=(3, 12))
     weights *= np.sqrt(teacher / (weights**2).sum(axis=1))[:, None]
     labels = np.einsum("pli,li->p", xi, weights) + 0.1 * rng.normal(size=600)
-    problem = pk.PathKernels(xi, labels)
+    problem = pk.Problem(xi, labels)
     minima = []
     for variance in (0.3, 3.0):
         solution = pk.minimise_action(problem, independent(3, 1e-5, variance), 0.01)
@@ -257,7 +255,7 @@ def test_narrow_branches_learn_their_own_scale():
     np.testing.assert_allclose(*minima, rtol=1e-3)
     np.testing.assert_allclose(minima[0] / 3, teacher, rtol=0.1)  # K = Σ u_l C_ll / B
     # one branch alone has the same scale, the others' part being noise to it
-    alone = pk.PathKernels(xi[:, :1], np.einsum("pi,i->p", xi[:, 0], weights[0]))
+    alone = pk.Problem(xi[:, :1], np.einsum("pi,i->p", xi[:, 0], weights[0]))
     single = pk.minimise_action(alone, independent(1, 1e-5), 0.01)
     assert single.order_parameter[0] == pytest.approx(minima[0][0] / 3, rel=0.1)
 
@@ -266,7 +264,7 @@ def test_relabelled_branches_have_relabelled_order_parameters():
     xi, labels = examples(6)
     order, widths = [3, 1, 5, 0, 2, 4], np.array([3, 5, INF, 4, 9, 1e6])
     one, other = (
-        pk.minimise_action(pk.PathKernels(inputs, labels), independent(6, to), TEMPERATURE)
+        pk.minimise_action(pk.Problem(inputs, labels), independent(6, to), TEMPERATURE)
         for inputs, to in ((xi, widths), (xi[:, order], widths[order]))
     )
     np.testing.assert_allclose(one.order_parameter[order], other.order_parameter, rtol=1e-6)
@@ -276,7 +274,7 @@ def test_relabelled_branches_have_relabelled_order_parameters():
 
 def test_a_start_saves_evaluations():
     xi, labels = examples(6)
-    problem = pk.PathKernels(xi, labels)
+    problem = pk.Problem(xi, labels)
     first = pk.minimise_action(problem, independent(6, 5), TEMPERATURE)
     again = pk.minimise_action(problem, independent(6, 5), TEMPERATURE, start=first)
     assert again.evaluations <= 2 < first.evaluations
@@ -290,9 +288,9 @@ def test_a_start_saves_evaluations():
 def test_arrays_of_any_library(library):
     xi, labels = examples(5)
     network = independent(5, (4, 5, 6, INF, 8))
-    expected = pk.minimise_action(pk.PathKernels(xi, labels), network, TEMPERATURE)
+    expected = pk.minimise_action(pk.Problem(xi, labels), network, TEMPERATURE)
     for space in ("examples", "features"):
-        problem = pk.PathKernels(library.array(xi), library.array(labels), space)
+        problem = pk.Problem(library.array(xi), library.array(labels), space)
         solution = pk.minimise_action(problem, network, TEMPERATURE)
         prediction = solution.predict(library.array(xi[:4] + 0.1))
         assert library.owns(solution.order_parameter)
@@ -307,14 +305,14 @@ def test_kernels_in_place_of_inputs(library):
     xi, labels = examples(3)
     new, _ = examples(3, 6, seed=9)
     network = independent(3, (5, 8, INF))
-    expected = pk.minimise_action(pk.PathKernels(xi, labels), network, TEMPERATURE)
+    expected = pk.minimise_action(pk.Problem(xi, labels), network, TEMPERATURE)
     pairs = np.einsum("api,bqi->pqab", xi, xi) / 4
     kernels = np.einsum("llab->lab", pairs)
     cross, own = np.einsum("ali,bli->lab", new, xi) / 4, (new**2).sum(axis=2).T / 4
     y = library.array(labels)
-    problems = [pk.PathKernels.from_branch_kernels(library.array(kernels), y)]
+    problems = [pk.Problem.from_branch_kernels(library.array(kernels), y)]
     if library.name == "numpy":  # the others compile for long
-        problems.append(pk.PathKernels.from_kernels(pairs, labels))
+        problems.append(pk.Problem.from_kernels(pairs, labels))
     for problem in problems:
         solution = pk.minimise_action(problem, network, TEMPERATURE)
         u = library.numpy(solution.order_parameter)
@@ -331,9 +329,9 @@ def test_kernels_in_place_of_inputs(library):
         left, by_inputs = pk.leave_one_out(solution), pk.leave_one_out(expected, xi, labels)
         np.testing.assert_allclose(left.mean, by_inputs.mean, rtol=1e-5)
         value, gradient = problem.keep_paths([2, 0]).energy_and_gradient(u[:2], 0.3, 2.0)
-        expected_value, expected_gradient = pk.PathKernels(
-            xi[:, [2, 0]], labels
-        ).energy_and_gradient(u[:2], 0.3, 2.0)
+        expected_value, expected_gradient = pk.Problem(xi[:, [2, 0]], labels).energy_and_gradient(
+            u[:2], 0.3, 2.0
+        )
         assert value == pytest.approx(expected_value, rel=1e-10)
         np.testing.assert_allclose(gradient, expected_gradient, rtol=1e-8)
 
@@ -342,7 +340,7 @@ def test_kernels_in_place_of_inputs(library):
 def test_kernels_of_branches_are_checked(exact, monkeypatch):
     monkeypatch.setattr("pathkernel_core.energy.branch_kernels.EXACT_ROWS", exact)
     xi, labels = examples(3)
-    kernels, make = pk.same_path_kernels(xi), pk.PathKernels.from_branch_kernels
+    kernels, make = pk.same_path_kernels(xi), pk.Problem.from_branch_kernels
     problem = make(kernels, labels)
     for wrong, message in (
         (kernels[0], r"shape \(n, P, P\)"),
@@ -389,7 +387,7 @@ def competing(dimensions=12, scale=1.0):
 def test_no_saddle_between_equal_branches_is_returned():
     """ln det makes one of two branches enough, but the descent from the limit keeps them equal."""
     xi, labels = competing()
-    problem = pk.PathKernels(xi, labels)
+    problem = pk.Problem(xi, labels)
     solution = pk.minimise_action(problem, independent(2, 1), 0.01, starts=1)
     u = np.sort(solution.order_parameter)
     assert u[1] > 10 * u[0]
@@ -404,7 +402,7 @@ def test_no_saddle_between_equal_branches_is_returned():
 
 def test_branches_as_wide_as_their_kernels_have_one_minimum():
     xi, labels = competing()
-    problem = pk.PathKernels(xi, labels)
+    problem = pk.Problem(xi, labels)
     wide = pk.minimise_action(problem, independent(2, 13), 0.01, starts=12)
     assert wide.other_minima == ()
     assert np.ptp(wide.order_parameter) < 1e-6
@@ -414,7 +412,7 @@ def test_a_search_on_request_finds_the_other_minimum():
     """The same branches, of which one is a little better: each may switch off the other."""
     xi, labels = competing()
     xi[:, 1, 1:] *= 1.02
-    problem = pk.PathKernels(xi, labels)
+    problem = pk.Problem(xi, labels)
     solution = pk.minimise_action(problem, independent(2, 1), 0.01, starts=6)
     assert len(solution.other_minima) == 1
     other = solution.other_minima[0]
@@ -426,7 +424,7 @@ def test_a_search_on_request_finds_the_other_minimum():
 def test_thousands_of_branches_take_memory_in_their_number():
     branches = 10_000
     xi, labels = examples(branches, 20, 2)
-    problem, network = pk.PathKernels(xi, labels, "examples"), independent(branches, 0.2)
+    problem, network = pk.Problem(xi, labels, "examples"), independent(branches, 0.2)
     tracemalloc.start()
     solution = pk.minimise_action(problem, network, TEMPERATURE)
     solution.predict(xi[:5])
@@ -463,14 +461,14 @@ def test_a_narrow_silent_branch_converges(width):
     xi = generator.standard_normal((200, 3, 6))
     labels = np.einsum("pbi,bi->p", xi[:, :2], generator.standard_normal((2, 6)))
     labels = labels + 0.3 * generator.standard_normal(200)
-    solution = pk.minimise_action(pk.PathKernels(xi, labels), independent(3, width), 0.01)
+    solution = pk.minimise_action(pk.Problem(xi, labels), independent(3, width), 0.01)
     assert solution.status.ok
     assert solution.order_parameter[2] < 0.05 * solution.order_parameter[:2].min()
 
 
 def test_what_needs_a_chain_of_order_parameters_says_so():
     xi, labels = examples(3)
-    solution = pk.minimise_action(pk.PathKernels(xi, labels), independent(3, 5), TEMPERATURE)
+    solution = pk.minimise_action(pk.Problem(xi, labels), independent(3, 5), TEMPERATURE)
     for ask in (solution.stability, solution.response):
         with pytest.raises(ValueError, match=r"independent branches \(shared=False\)"):
             ask()

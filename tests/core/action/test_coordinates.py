@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from pathkernel_core import (
     Network,
-    PathKernels,
+    Problem,
 )
 from pathkernel_core.action.coordinates import ChainCoordinates
 
@@ -132,7 +132,7 @@ def test_action_gradient_is_a_derivative(network, generator, derivative):
     )
     relative = chain.relative_factors(vector)
     factors = chain.factors(relative)
-    _, gradient = PathKernels(xi, labels).energy_and_gradient(
+    _, gradient = Problem(xi, labels).energy_and_gradient(
         factors[0] @ factors[0].T, temperature, network.variances[0]
     )
     actual = chain.gradient(vector, relative, factors, gradient / width)

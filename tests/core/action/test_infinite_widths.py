@@ -17,7 +17,7 @@ def problem_of(network, seed=0):
     labels = 3 * np.sign(xi[:, 0, 0])
     if network.outputs > 1:
         labels = np.stack([labels, xi[:, 1, 1]], axis=1)
-    return xi, labels, pk.PathKernels(xi, labels)
+    return xi, labels, pk.Problem(xi, labels)
 
 
 @pytest.mark.parametrize("order", [1, -1])
@@ -109,7 +109,7 @@ def test_gradients_through_a_minimum_take_infinite_widths(widths):
 def test_a_search_for_minima_leaves_infinite_layers_alone():
     rng = np.random.default_rng(3)
     xi = rng.normal(size=(20, 2, 4))
-    problem = pk.PathKernels(0.1 * xi, np.sign(xi[:, 0, 0]))
+    problem = pk.Problem(0.1 * xi, np.sign(xi[:, 0, 0]))
     large, infinite = (
         pk.minimise_action(problem, pk.Network((2,), (20, width), 0.02), 0.01, starts=8)
         for width in (1e7, INF)

@@ -4,7 +4,7 @@ import formulas
 import numpy as np
 import pytest
 
-from pathkernel_core import Network, PathKernels, gp_limit, minimise_action
+from pathkernel_core import Network, Problem, gp_limit, minimise_action
 
 
 def test_log_evidence_approaches_the_limits_at_any_width(generator):
@@ -13,7 +13,7 @@ def test_log_evidence_approaches_the_limits_at_any_width(generator):
     kernel = formulas.kernel(xi, xi, np.eye(4)) + 0.3 * np.eye(12)
     expected = -0.5 * (labels @ np.linalg.solve(kernel, labels) + np.linalg.slogdet(kernel)[1])
     expected -= 6 * math.log(2 * math.pi)
-    problem = PathKernels(xi, labels)
+    problem = Problem(xi, labels)
     for width in (1e6, 1e9, 1e15, 1e200, 1e308):
         solution = minimise_action(problem, Network((2, 2), width), 0.3)
         assert abs(solution.log_evidence - expected) < 100 / width + 1e-9
@@ -41,7 +41,7 @@ def test_log_evidence_agrees_with_the_exact_integral_as_one_over_the_width():
         )
         largest = log_likelihood.max()
         exact = largest + math.log(np.exp(log_likelihood - largest).mean())
-        solution = minimise_action(PathKernels(xi, labels), network, temperature)
+        solution = minimise_action(Problem(xi, labels), network, temperature)
         errors.append(abs(solution.log_evidence - exact))
     assert errors[0] < 0.5
     assert errors[1] < errors[0] / 2
@@ -52,7 +52,7 @@ def test_log_evidence_is_defined_down_to_the_size_of_the_order_parameter(generat
     """A Wishart matrix has a density from as many degrees of freedom as rows on."""
     network, narrower = Network((2, 2), 4), Network((2, 2), math.nextafter(4, 0))
     xi, labels = formulas.random_examples(network, 12, 5, generator)
-    problem = PathKernels(xi, labels)
+    problem = Problem(xi, labels)
     solution = minimise_action(problem, network, 0.3)
     above = formulas.action(np, network, solution.order_parameters, xi, labels, 0.3).real
     above -= formulas.entropy(np, network, formulas.limit(network)).real

@@ -30,7 +30,7 @@ def silent():
 
 def markov_problem(markov, scale=1.0):
     xi, labels = markov
-    return pk.PathKernels(scale * xi, labels)
+    return pk.Problem(scale * xi, labels)
 
 
 def exact_quadrature(xi, labels, network):
@@ -53,7 +53,7 @@ def test_quadratures_are_sums_over_the_kernels_eigenvectors(
     rng = np.random.default_rng(0)
     network = pk.Network((2,), 7, (1.5, 0.5, 2.0), outputs, skips)
     xi, labels = rng.normal(size=(9, network.n_paths, 3)), rng.normal(size=(9, outputs))
-    problem = pk.PathKernels(library.array(xi), library.array(labels), space)
+    problem = pk.Problem(library.array(xi), library.array(labels), space)
     spectrum = problem.label_spectrum(network)
     values, powers = exact_quadrature(xi, labels, network)
     for temperature in (1e-3, 0.1, 10.0):
@@ -72,7 +72,7 @@ def test_random_vectors_estimate_the_sum_over_all_modes(monkeypatch):
     rng = np.random.default_rng(1)
     xi, labels = rng.normal(size=(80, 4, 30)), rng.normal(size=80)
     network = pk.Network((2, 2), 10)
-    spectrum = pk.PathKernels(xi, labels).label_spectrum(network)
+    spectrum = pk.Problem(xi, labels).label_spectrum(network)
     values, _ = exact_quadrature(xi, labels, network)
     estimate = (spectrum.modes.weights * np.log1p(spectrum.modes.nodes / 0.1)).sum()
     assert estimate == pytest.approx(np.log1p(values / 0.1).sum(), rel=0.1)
@@ -82,7 +82,7 @@ def test_concavity_is_that_of_the_action_along_the_scaled_limit():
     """With one path and one weight per layer, scaling is the only direction there is."""
     xi, labels = np.full((1, 1, 1), 0.05), np.ones(1)
     network, temperature = pk.Network((1,), 3), 0.01
-    problem = pk.PathKernels(xi, labels)
+    problem = pk.Problem(xi, labels)
     result = concavity(problem.label_spectrum(network), network, temperature)
     step = 1e-3
 
@@ -119,7 +119,7 @@ def test_a_search_ends_where_its_starts_agree(monkeypatch):
     """Eight heads, of which one tells the label: to switch on the others finds nothing new."""
     rng = np.random.default_rng(3)
     xi = rng.normal(size=(20, 8, 4))
-    problem, network = pk.PathKernels(0.005 * xi, np.sign(xi[:, 0, 0])), pk.Network((8,), 20)
+    problem, network = pk.Problem(0.005 * xi, np.sign(xi[:, 0, 0])), pk.Network((8,), 20)
     solution = pk.minimise_action(problem, network, 0.01)
     monkeypatch.setattr(descents, "AGREEING", 100)
     thorough = pk.minimise_action(problem, network, 0.01)
@@ -130,7 +130,7 @@ def test_a_search_ends_where_its_starts_agree(monkeypatch):
 
 def test_the_lowest_minimum_is_returned_and_the_others_are_told(silent):
     xi, labels, network = silent
-    problem = pk.PathKernels(xi, labels)
+    problem = pk.Problem(xi, labels)
     limit = pk.minimise_action(problem, network, 0.01, starts=1)
     solution = pk.minimise_action(problem, network, 0.01)
     assert solution.action < limit.action - 1
@@ -147,7 +147,7 @@ def test_the_lowest_minimum_is_returned_and_the_others_are_told(silent):
 
 def test_a_given_start_is_the_only_one_and_says_so(silent):
     xi, labels, network = silent
-    problem = pk.PathKernels(xi, labels)
+    problem = pk.Problem(xi, labels)
     limit = pk.minimise_action(problem, network, 0.01, starts=1)
     repeated = pk.minimise_action(problem, network, 0.01, start=limit)
     assert repeated.action == pytest.approx(limit.action)
@@ -162,7 +162,7 @@ def test_a_given_start_is_the_only_one_and_says_so(silent):
 
 def test_more_starts_never_give_a_higher_action(silent):
     xi, labels, network = silent
-    problem = pk.PathKernels(xi, labels)
+    problem = pk.Problem(xi, labels)
     actions = [
         pk.minimise_action(problem, network, 0.01, starts=starts).action for starts in (1, 2, 6, 12)
     ]
@@ -171,8 +171,8 @@ def test_more_starts_never_give_a_higher_action(silent):
 
 def test_relabelled_heads_have_the_same_minima(silent):
     xi, labels, network = silent
-    first = pk.minimise_action(pk.PathKernels(xi, labels), network, 0.01)
-    second = pk.minimise_action(pk.PathKernels(xi[:, ::-1], labels), network, 0.01)
+    first = pk.minimise_action(pk.Problem(xi, labels), network, 0.01)
+    second = pk.minimise_action(pk.Problem(xi[:, ::-1], labels), network, 0.01)
     assert first.action == pytest.approx(second.action, rel=1e-8)
     np.testing.assert_allclose(
         first.order_parameter, second.order_parameter[::-1, ::-1], rtol=1e-4, atol=1e-6
@@ -216,7 +216,7 @@ def test_no_random_start_ends_lower(seed):
     network = pk.Network((2, 2), float(rng.uniform(4, 200)))
     xi = rng.normal(size=(15, 4, 3)) * np.exp(rng.uniform(-5, 1))
     labels, temperature = np.sign(xi[:, 0, 0]), float(10 ** rng.uniform(-3, -1))
-    problem = pk.PathKernels(xi, labels)
+    problem = pk.Problem(xi, labels)
     solution = pk.minimise_action(problem, network, temperature, throw=False)
     coordinates = ChainCoordinates(network)
     for _ in range(6):
@@ -236,11 +236,11 @@ def test_kernels_out_of_proportion_are_warned_of():
     network = pk.Network((2,), 50)
     for scale, name in ((1e-3, "small against the temperature"), (1e3, "large against the labels")):
         with pytest.warns(pk.ScaleWarning, match=name):
-            pk.minimise_action(pk.PathKernels(scale * xi, labels), network, 0.1)
+            pk.minimise_action(pk.Problem(scale * xi, labels), network, 0.1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        pk.minimise_action(pk.PathKernels(xi, labels), network, 0.1)
-        pk.minimise_action(pk.PathKernels(xi, 0 * labels), network, 0.1)
+        pk.minimise_action(pk.Problem(xi, labels), network, 0.1)
+        pk.minimise_action(pk.Problem(xi, 0 * labels), network, 0.1)
 
 
 def test_labels_that_no_feature_spans_are_no_reason_to_warn():
@@ -248,7 +248,7 @@ def test_labels_that_no_feature_spans_are_no_reason_to_warn():
     xi, labels = rng.normal(size=(2000, 2, 2)), rng.choice([-1.0, 1.0], size=2000)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        pk.minimise_action(pk.PathKernels(xi, labels), pk.Network((2,), 50), 0.01)
+        pk.minimise_action(pk.Problem(xi, labels), pk.Network((2,), 50), 0.01)
 
 
 @pytest.mark.parametrize("scale", [1e155, 1e200])
@@ -256,7 +256,7 @@ def test_an_overflow_is_no_small_kernel(scale):
     rng = np.random.default_rng(0)
     xi, labels = scale * rng.normal(size=(6, 2, 3)), rng.choice([-1.0, 1.0], size=6)
     with np.errstate(over="ignore"):
-        problem = pk.PathKernels(xi, labels)
+        problem = pk.Problem(xi, labels)
     with warnings.catch_warnings():
         warnings.simplefilter("error", pk.ScaleWarning)
         with pytest.raises(pk.NotPositiveDefiniteError, match="rescale"):
@@ -270,7 +270,7 @@ def test_one_minimum_is_not_counted_twice(widths):
     xi, labels = 0.05 * rng.normal(size=(20, 4, 3)), rng.choice([-1.0, 1.0], size=20)
     network = pk.Network((2, 2), widths)
     for dtype in (np.float64, np.float32):
-        problem = pk.PathKernels(xi.astype(dtype), labels.astype(dtype))
+        problem = pk.Problem(xi.astype(dtype), labels.astype(dtype))
         solution = pk.minimise_action(problem, network, 0.01, starts=10, throw=False)
         assert not solution.other_minima
 

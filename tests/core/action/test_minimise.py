@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import pathkernel_core as pk
 from pathkernel_core import (
     Network,
-    PathKernels,
+    Problem,
     Status,
     gp_limit,
     minimise_action,
@@ -25,7 +25,7 @@ def to_numpy(solution):
 
 
 def problem_of(network, generator, examples=20, width=4, space="auto"):
-    return PathKernels(*formulas.random_examples(network, examples, width, generator), space)
+    return Problem(*formulas.random_examples(network, examples, width, generator), space)
 
 
 def solution_at(network, problem, temperature, order_parameters):
@@ -61,7 +61,7 @@ def test_every_step_is_reported(generator):
 def test_the_minimum_is_stationary(library, network, generator, space):
     """Every gradient of the action vanishes, by formulas independent of the minimiser's."""
     xi, labels = formulas.random_examples(network, 15, 3, generator)
-    problem = PathKernels(library.array(xi), library.array(labels), space)
+    problem = Problem(library.array(xi), library.array(labels), space)
     solution = minimise_action(problem, network, 0.1)
     assert solution.status is Status.CONVERGED
     assert solution.status.ok
@@ -69,7 +69,7 @@ def test_the_minimum_is_stationary(library, network, generator, space):
     chain = [library.numpy(matrix) for matrix in solution.order_parameters]
     assert tuple(map(len, chain)) == network.sizes
 
-    _, energy_gradient = PathKernels(xi, labels).energy_and_gradient(
+    _, energy_gradient = Problem(xi, labels).energy_and_gradient(
         chain[0], 0.1, network.variances[0]
     )
     gradients = formulas.entropy_gradient(network, chain)
@@ -88,14 +88,14 @@ def test_the_minimum_is_stationary(library, network, generator, space):
 def test_hidden_markov_is_the_same_on_every_library(library, markov, width):
     network = Network((2, 2), width)
     xi, labels = markov
-    reference = minimise_action(PathKernels(xi, labels), network, 0.01)
-    solution = minimise_action(PathKernels(library.array(xi), library.array(labels)), network, 0.01)
+    reference = minimise_action(Problem(xi, labels), network, 0.01)
+    solution = minimise_action(Problem(library.array(xi), library.array(labels)), network, 0.01)
     assert solution.gradient_norm <= 1e-8
     assert solution.action == pytest.approx(reference.action, rel=1e-10)
     for actual, expected in zip(solution.order_parameters, to_numpy(reference)):
         np.testing.assert_allclose(library.numpy(actual), expected, rtol=0, atol=1e-6)
     gp, reference_gp = (
-        gp_limit(PathKernels(*pair), network, 0.01)
+        gp_limit(Problem(*pair), network, 0.01)
         for pair in ((library.array(xi), library.array(labels)), (xi, labels))
     )
     assert gp.action == pytest.approx(reference_gp.action, rel=1e-10)
@@ -105,7 +105,7 @@ def test_hidden_markov_is_the_same_on_every_library(library, markov, width):
 @pytest.mark.parametrize("examples", [3, 40])
 def test_infinite_width_is_the_gaussian_process(network, generator, examples):
     xi, labels = formulas.random_examples(network, examples, 3, generator)
-    problem = PathKernels(xi, labels)
+    problem = Problem(xi, labels)
     limit = gp_limit(problem, network, 0.1)
     assert limit.status is Status.GP_LIMIT
     assert limit.evaluations == 1
@@ -133,7 +133,7 @@ def test_one_path_is_the_theory_of_scalar_order_parameters(generator, space):
     n0, n1, s0, s1, sa, temperature = 13.0, 9.0, 0.8, 1.3, 0.7, 0.2
     network = Network((1,), (n0, n1), (s0, s1, sa))
     xi, labels = formulas.random_examples(network, 12, 4, generator)
-    solution = minimise_action(PathKernels(xi, labels, space), network, temperature)
+    solution = minimise_action(Problem(xi, labels, space), network, temperature)
     values, vectors = np.linalg.eigh(s0 * xi[:, 0] @ xi[:, 0].T / 4)
     overlaps = (vectors.T @ labels) ** 2
 
@@ -167,7 +167,7 @@ def test_majorise_minimise_leaves_the_minimum_where_it_is(generator):
     network = Network((2, 3), 25, 1.0)
     xi, labels = formulas.random_examples(network, 30, 4, generator)
     temperature = 0.1
-    solution = minimise_action(PathKernels(xi, labels), network, temperature, tolerance=1e-11)
+    solution = minimise_action(Problem(xi, labels), network, temperature, tolerance=1e-11)
     u, above, _ = to_numpy(solution)
     noisy = np.linalg.inv(formulas.kernel(xi, xi, u) + temperature * np.eye(30))
     scaled = xi / math.sqrt(6 * 4)
@@ -194,8 +194,8 @@ def test_relabelling_heads_relabels_the_solution(heads, seed):
     xi, labels = formulas.random_examples(network, 10, 3, generator)
     orders = [generator.permutation(count) for count in heads]
     indices = np.arange(network.n_paths).reshape(heads)[np.ix_(*orders)].ravel()
-    reference = minimise_action(PathKernels(xi, labels), network, 0.2)
-    two = minimise_action(PathKernels(xi[:, indices], labels), network, 0.2)
+    reference = minimise_action(Problem(xi, labels), network, 0.2)
+    two = minimise_action(Problem(xi[:, indices], labels), network, 0.2)
     assert two.action == pytest.approx(reference.action, rel=1e-10)
     np.testing.assert_allclose(
         two.order_parameter, reference.order_parameter[np.ix_(indices, indices)], atol=1e-6
@@ -215,7 +215,7 @@ def test_random_starts_reach_the_same_minimum(network, generator, space):
 
 
 def test_a_warm_start_is_shorter_and_ends_at_the_same_minimum(library, markov):
-    problem = PathKernels(library.array(markov[0]), library.array(markov[1]))
+    problem = Problem(library.array(markov[0]), library.array(markov[1]))
     network = Network((2, 2), 10)
     neighbour = minimise_action(problem, Network((2, 2), 11), 0.01)
     cold = minimise_action(problem, network, 0.01)
@@ -227,7 +227,7 @@ def test_a_warm_start_is_shorter_and_ends_at_the_same_minimum(library, markov):
 
 
 def test_curvature_is_what_a_warm_start_saves_by(markov):
-    problem, network = PathKernels(*markov), Network((2, 2), 10)
+    problem, network = Problem(*markov), Network((2, 2), 10)
     neighbour = minimise_action(problem, network, 0.02)
     bare = dataclasses.replace(neighbour, curvature=())
     cold = minimise_action(problem, network, 0.01)
@@ -294,11 +294,11 @@ def test_a_tolerance_below_rounding(generator):
 def test_single_precision(library, generator):
     network = Network((2, 2), 20)
     xi, labels = formulas.random_examples(network, 30, 4, generator)
-    single = PathKernels(library.array(xi, "float32"), library.array(labels, "float32"))
+    single = Problem(library.array(xi, "float32"), library.array(labels, "float32"))
     solution = minimise_action(single, network, 0.1, tolerance=1e-2)
     assert solution.status is Status.CONVERGED
     assert str(solution.order_parameter.dtype).endswith("float32")
-    double = minimise_action(PathKernels(xi, labels), network, 0.1)
+    double = minimise_action(Problem(xi, labels), network, 0.1)
     assert solution.action == pytest.approx(double.action, rel=1e-4)
     prediction = solution.predict(library.array(xi, "float32"))
     assert str(prediction.mean.dtype).endswith("float32")
@@ -347,7 +347,7 @@ def test_unusual_examples(library, generator):
     }
     for name, (inputs, targets) in cases.items():
         for space in ("examples", "features"):
-            problem = PathKernels(library.array(inputs), library.array(targets), space)
+            problem = Problem(library.array(inputs), library.array(targets), space)
             solution = minimise_action(problem, network, 0.01)
             assert solution.status is Status.CONVERGED, name
             chain = [library.numpy(matrix) for matrix in solution.order_parameters]
@@ -363,8 +363,8 @@ def test_scaling_labels_temperature_and_readout_together(generator):
     base = Network((2,), (12, 9), (0.9, 1.2, 0.7))
     scaled = Network((2,), (12, 9), (0.9, 1.2, 0.7 * 9))
     xi, labels = formulas.random_examples(base, 10, 3, generator)
-    reference = minimise_action(PathKernels(xi, labels), base, 0.1)
-    two = minimise_action(PathKernels(xi, 3 * labels), scaled, 0.9)
+    reference = minimise_action(Problem(xi, labels), base, 0.1)
+    two = minimise_action(Problem(xi, 3 * labels), scaled, 0.9)
     np.testing.assert_allclose(two.order_parameter, 9 * reference.order_parameter, atol=1e-6)
     np.testing.assert_allclose(two.predict(xi).mean, 3 * reference.predict(xi).mean, atol=1e-6)
 
@@ -375,7 +375,7 @@ def test_independent_outputs_of_one_task_share_its_order_parameter(generator):
     xi, labels = formulas.random_examples(Network((2,), 14), 10, 3, generator)
     xi = np.concatenate([xi, xi])  # symmetric under exchange of the outputs
     pairs_ = np.concatenate([np.stack([labels, 0 * labels], 1), np.stack([0 * labels, labels], 1)])
-    u = minimise_action(PathKernels(xi, pairs_), network, 0.1).order_parameter
+    u = minimise_action(Problem(xi, pairs_), network, 0.1).order_parameter
     np.testing.assert_allclose(u[::2, ::2], u[1::2, 1::2], atol=1e-7)
     np.testing.assert_allclose(u[::2, 1::2], u[1::2, ::2], atol=1e-7)
 
@@ -407,15 +407,15 @@ def test_bad_arguments_are_named(generator):
 
 
 def test_a_kernel_that_cannot_be_factorised_at_the_start_is_reported():
-    problem = PathKernels(np.ones((3, 1, 1)), np.ones(3), "examples")
+    problem = Problem(np.ones((3, 1, 1)), np.ones(3), "examples")
     with pytest.raises(pk.NotPositiveDefiniteError, match="temperature 1e-300"):
         minimise_action(problem, Network((1,), 10), 1e-300)
 
 
 def test_arguments_of_the_wrong_kind_are_named():
-    problem = PathKernels(np.ones((3, 1, 2)), np.ones(3))
+    problem = Problem(np.ones((3, 1, 2)), np.ones(3))
     network = Network((1,), 10)
-    with pytest.raises(TypeError, match="problem must be a PathKernels, not ndarray"):
+    with pytest.raises(TypeError, match="problem must be a Problem, not ndarray"):
         minimise_action(np.ones((3, 1, 2)), network, 0.1)
     with pytest.raises(TypeError, match="start must be a Solution, not tuple"):
         minimise_action(problem, network, 0.1, start=())
@@ -431,7 +431,7 @@ def markov():
 @pytest.mark.filterwarnings("ignore::pathkernel_core.ScaleWarning")
 def test_large_variances_do_not_hide_the_gradient():
     """The gradient in U has the units of 1/U, so it is small far from the minimum too."""
-    problem = PathKernels(*markov())
+    problem = Problem(*markov())
     solution = minimise_action(problem, Network((2, 2), 10, variances=1000.0), 0.01)
     at_gp = pk.gp_limit(problem, solution.network, 0.01)
     assert at_gp.gradient_norm < 1e-7
@@ -446,16 +446,16 @@ def test_single_precision_keeps_weak_signals():
     weak[:, :, :4] = 1e-3 * generator.standard_normal((200, 2, 4))
     labels = np.sign(weak[:, 0, :4].sum(axis=1))
     xi = strong + weak
-    single = PathKernels(xi.astype("float32"), labels.astype("float32"))
-    assert single.n_features == PathKernels(xi, labels).n_features == 5
+    single = Problem(xi.astype("float32"), labels.astype("float32"))
+    assert single.n_features == Problem(xi, labels).n_features == 5
 
 
 def test_single_precision_agrees_with_double_on_the_markov_task():
     xi, labels = markov()
-    single = PathKernels(xi.astype("float32"), labels.astype("float32"))
+    single = Problem(xi.astype("float32"), labels.astype("float32"))
     for width in (10, 1000):
         network = Network((2, 2), width)
-        reference = minimise_action(PathKernels(xi, labels), network, 0.01)
+        reference = minimise_action(Problem(xi, labels), network, 0.01)
         solution = minimise_action(single, network, 0.01)
         assert solution.action == pytest.approx(reference.action, rel=1e-5)
         mean = solution.predict(xi[:20].astype("float32")).mean
@@ -465,7 +465,7 @@ def test_single_precision_agrees_with_double_on_the_markov_task():
 def test_a_stalled_minimisation_gives_the_flattest_of_the_lowest_points():
     generator = np.random.default_rng(3)
     xi = generator.standard_normal((300, 2, 5))
-    problem = PathKernels(xi, xi[:, 0, 0])
+    problem = Problem(xi, xi[:, 0, 0])
     solution = minimise_action(problem, Network((2,), 0.5), 1e-3, tolerance=1e-13, throw=False)
     assert solution.status is Status.STALLED
     lowest = solution.action_history.min()
@@ -486,7 +486,7 @@ def test_jax_compiles_few_programs_for_another_number_of_examples(generator):
 
     jax.monitoring.register_event_duration_secs_listener(note)
     try:
-        minimise_action(PathKernels(xi, labels), network, 0.1).predict(xi)
+        minimise_action(Problem(xi, labels), network, 0.1).predict(xi)
     finally:
         jax.monitoring.unregister_event_duration_listener(note)
     assert 3 < len(programs) < 16
@@ -513,7 +513,7 @@ def orthogonal_heads(seed):
     width, temperature = np.exp(generator.uniform(1, 4.6)), 10 ** generator.uniform(-3, -0.5)
     labels = np.sign(generator.normal(size=examples))
     xi = 10 ** generator.uniform(-2, 0.5) * labels[:, None, None] * np.eye(heads)
-    return pk.PathKernels(xi, labels), pk.Network((1, heads), width), temperature
+    return pk.Problem(xi, labels), pk.Network((1, heads), width), temperature
 
 
 @pytest.mark.filterwarnings("ignore::pathkernel_core.ScaleWarning")
@@ -530,7 +530,7 @@ def test_no_saddle_of_a_symmetric_problem_is_a_solution():
 @pytest.mark.filterwarnings("ignore::pathkernel_core.ScaleWarning")
 def test_a_ring_of_minima_counts_once():
     labels = np.sign(np.random.default_rng(0).normal(size=24))
-    problem = pk.PathKernels(0.05 * labels[:, None, None] * np.eye(2), labels)
+    problem = pk.Problem(0.05 * labels[:, None, None] * np.eye(2), labels)
     for starts in (None, 24):
         solution = pk.minimise_action(problem, pk.Network((1, 2), 6), 0.1, starts=starts)
         assert solution.stability().kind == "marginal"
@@ -539,7 +539,7 @@ def test_a_ring_of_minima_counts_once():
 
 def test_infinite_widths_are_the_gaussian_process_limit(generator):
     xi = generator.normal(size=(20, 4, 5))
-    problem = pk.PathKernels(xi, np.sign(xi[:, 0, 0]))
+    problem = pk.Problem(xi, np.sign(xi[:, 0, 0]))
     solution = pk.minimise_action(problem, pk.Network((2, 2), np.inf), 0.1)
     limit = pk.gp_limit(problem, pk.Network((2, 2), 10), 0.1)
     assert solution.status is pk.Status.GP_LIMIT

@@ -40,7 +40,7 @@ def assert_equal(solutions, single, tolerance=1e-6):
 @pytest.mark.parametrize("space", ["examples", "features", "kernels"])
 def test_grids_are_the_single_points(monkeypatch, examples, space):
     together(monkeypatch)
-    problem = pk.PathKernels(*examples, space)
+    problem = pk.Problem(*examples, space)
     grid = pk.minimise_actions(problem, networks(), TEMPERATURES)
     assert [len(row) for row in grid] == [3] * 4
     for network, row in zip(networks(), grid):
@@ -51,7 +51,7 @@ def test_grids_are_the_single_points(monkeypatch, examples, space):
 
 def test_points_of_every_library_together(monkeypatch, library, examples):
     together(monkeypatch)
-    problem = pk.PathKernels(*map(library.array, examples), space="kernels")
+    problem = pk.Problem(*map(library.array, examples), space="kernels")
     batches, evaluate = [], type(problem.form).energies_and_gradients
 
     def noted(form, factors, *given):
@@ -62,7 +62,7 @@ def test_points_of_every_library_together(monkeypatch, library, examples):
     grid = pk.minimise_actions(problem, networks(), [0.1])
     assert batches[0] == 4
     assert min(batches) >= costs.TOGETHER
-    reference = pk.PathKernels(*examples)
+    reference = pk.Problem(*examples)
     for network, (solution,) in zip(networks(), grid):
         assert library.owns(solution.order_parameter)
         single = pk.minimise_action(reference, network, 0.1)
@@ -75,7 +75,7 @@ def test_points_of_every_library_together(monkeypatch, library, examples):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_energies_together_are_the_single_ones(library, examples, dtype):
     xi, labels = (library.array(values, dtype) for values in examples)
-    generator, form = np.random.default_rng(0), pk.PathKernels(xi, labels, "kernels").form
+    generator, form = np.random.default_rng(0), pk.Problem(xi, labels, "kernels").form
     assert isinstance(form, SharedKernels)
     factors = [np.tril(generator.standard_normal((4, 4))) for _ in range(5)]
     scales = [None, *[generator.uniform(0, 1, (4, 1)) for _ in range(4)]]
@@ -89,7 +89,7 @@ def test_energies_together_are_the_single_ones(library, examples, dtype):
 
 
 def test_batches_are_bounded_in_memory(monkeypatch, examples):
-    form = pk.PathKernels(*examples, "kernels").form
+    form = pk.Problem(*examples, "kernels").form
     arguments = [np.eye(4)] * 7, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7], [None] * 7
     whole = form.energies_and_gradients(*arguments)
     monkeypatch.setattr(kernel_batches, "_ELEMENTS", 3 * form.kernels.shape[1])
@@ -104,8 +104,8 @@ def test_given_kernels_together(monkeypatch, examples):
     together(monkeypatch)
     xi, labels = examples
     kernels = np.einsum("api,bqi->pqab", xi, xi) / xi.shape[2]
-    problem = pk.PathKernels.from_kernels(kernels, labels)
-    inputs = pk.minimise_actions(pk.PathKernels(xi, labels), networks(), TEMPERATURES)
+    problem = pk.Problem.from_kernels(kernels, labels)
+    inputs = pk.minimise_actions(pk.Problem(xi, labels), networks(), TEMPERATURES)
     for row, expected in zip(pk.minimise_actions(problem, networks(), TEMPERATURES), inputs):
         for solution, of_inputs in zip(row, expected):
             assert_equal(solution, of_inputs)
@@ -116,7 +116,7 @@ def test_several_minima_are_searched_for(monkeypatch):
     """Where the kernel is small against the temperature a point takes further starts."""
     together(monkeypatch)
     xi = np.random.default_rng(0).standard_normal((40, 4, 6))
-    problem = pk.PathKernels(0.1 * xi, np.sign(xi[:, 0, 0]), "kernels")
+    problem = pk.Problem(0.1 * xi, np.sign(xi[:, 0, 0]), "kernels")
     network = pk.Network((2, 2), 4)
     temperatures = [0.01, 0.1, 0.3, 3.0]
     (solutions, *_) = pk.minimise_actions(problem, [network, *networks()], temperatures)
@@ -131,7 +131,7 @@ def test_several_minima_are_searched_for(monkeypatch):
 
 def test_one_that_cannot_be_factorised_does_not_fail_the_others(monkeypatch, library, examples):
     together(monkeypatch)
-    form = pk.PathKernels(*map(library.array, examples), space="kernels").form
+    form = pk.Problem(*map(library.array, examples), space="kernels").form
     questions = [
         solvers.EnergyQuestion(form, scale * np.eye(4), temperature, None)
         for scale, temperature in ((1.0, 0.1), (np.nan, 0.1), (1.0, 0.5), (2.0, 0.5))
@@ -146,11 +146,11 @@ def test_one_that_cannot_be_factorised_does_not_fail_the_others(monkeypatch, lib
 def test_the_form_follows_the_number_of_points():
     generator = np.random.default_rng(0)
     xi = generator.standard_normal((300, 16, 30))
-    problem = pk.PathKernels(xi, xi[:, 0, 0])
+    problem = pk.Problem(xi, xi[:, 0, 0])
     assert problem.space == "examples"
     assert problem.for_points(1) is problem
     assert problem.for_points(10).space == "kernels"
-    chosen = pk.PathKernels(xi, xi[:, 0, 0], "examples")
+    chosen = pk.Problem(xi, xi[:, 0, 0], "examples")
     assert chosen.for_points(10) is chosen
     assert not problem.pays_together(10)
     assert problem.for_points(10).pays_together(10)
@@ -159,12 +159,12 @@ def test_the_form_follows_the_number_of_points():
 
 def test_progress_counts_points(examples):
     seen = []
-    pk.minimise_actions(pk.PathKernels(*examples), networks()[2:], TEMPERATURES, report=seen.append)
+    pk.minimise_actions(pk.Problem(*examples), networks()[2:], TEMPERATURES, report=seen.append)
     assert [(progress.done, progress.total) for progress in seen] == [(k, 6) for k in range(1, 7)]
 
 
 def test_failures_raise_or_are_marked(examples):
-    problem = pk.PathKernels(*examples)
+    problem = pk.Problem(*examples)
     with pytest.raises(pk.MinimisationError, match="at most 2 from each start"):
         pk.minimise_actions(problem, networks(), [0.1], max_evaluations=2)
     grid = pk.minimise_actions(problem, networks(), [0.1, 1], max_evaluations=2, throw=False)
@@ -184,11 +184,11 @@ def test_failures_raise_or_are_marked(examples):
 )
 def test_bad_arguments_are_named(examples, many, temperatures, message):
     with pytest.raises(ValueError, match=message):
-        pk.minimise_actions(pk.PathKernels(*examples), many, temperatures)
+        pk.minimise_actions(pk.Problem(*examples), many, temperatures)
 
 
 def test_what_is_no_sequence_is_named(examples):
-    problem = pk.PathKernels(*examples)
+    problem = pk.Problem(*examples)
     for many, temperatures, name in (
         (networks()[0], [0.1], "networks"),
         (networks(), 0.1, "temperatures"),

@@ -30,7 +30,7 @@ def random_problem(heads, outputs, skips, examples, library=None, space="example
     xi = rng.normal(size=(examples, network.n_paths, 4))
     labels = rng.normal(size=(examples, outputs)) if outputs > 1 else np.sign(xi[:, 0, 0])
     array = library.array if library else np.asarray
-    return pk.PathKernels(array(xi), array(labels), space), network, xi, labels
+    return pk.Problem(array(xi), array(labels), space), network, xi, labels
 
 
 def minimum(problem, network, temperature=TEMPERATURE, **options):
@@ -84,7 +84,7 @@ def test_the_response_is_the_difference_between_neighbouring_minima(case, space)
     step = 1e-5
 
     def order_parameter(xi=xi, labels=labels, temperature=TEMPERATURE, network=network):
-        neighbour = pk.PathKernels(xi, labels, space)
+        neighbour = pk.Problem(xi, labels, space)
         return minimum(neighbour, network, temperature, start=solution).order_parameter
 
     def compare(response, **sides):
@@ -134,7 +134,7 @@ def symmetric_problem(paths=2, scale=0.1, width=5):
     """Paths that tell the label equally well, in feature spaces that are orthogonal."""
     labels = np.sign(np.random.default_rng(0).normal(size=20))
     xi = scale * labels[:, None, None] * np.eye(paths)
-    return pk.PathKernels(xi, labels), pk.Network((1, paths), width), 0.01
+    return pk.Problem(xi, labels), pk.Network((1, paths), width), 0.01
 
 
 def symmetric_saddle(problem, network, temperature):
@@ -181,7 +181,7 @@ def test_lanczos_finds_a_saddle_of_many_coordinates():
     for wide, narrow in zip(factors, few.factors[:2]):
         wide *= few.factors[2]
         wide[:2, :2] = narrow
-    limit = pk.gp_limit(pk.PathKernels(xi, labels), many, temperature)
+    limit = pk.gp_limit(pk.Problem(xi, labels), many, temperature)
     stability = dataclasses.replace(limit, factors=tuple(factors)).stability(1)
     assert limit.hessian.size > DENSE
     assert stability.kind == "saddle"
@@ -230,7 +230,7 @@ def test_the_response_grows_towards_a_spinodal_and_stays_exact():
     labels = np.sign(xi[:, 0, 0])
 
     def silent(scale, start=None, temperature=temperature):
-        problem = pk.PathKernels(scale * xi, labels)
+        problem = pk.Problem(scale * xi, labels)
         options = {"starts": 1} if start is None else {"start": start}
         return minimum(problem, network, temperature, tolerance=1e-13, **options)
 

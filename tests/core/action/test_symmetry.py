@@ -45,7 +45,7 @@ def redundant(case, scale=0.1):
 )
 def test_no_saddle_is_returned(case, space):
     xi, labels, network = redundant(case)
-    problem = pk.PathKernels(xi, labels, space)
+    problem = pk.Problem(xi, labels, space)
     solution = pk.minimise_action(problem, network, TEMPERATURE, starts=1)
     assert solution.status is pk.Status.CONVERGED
     assert solution.stability().kind != "saddle"
@@ -56,7 +56,7 @@ def ring():
     labels = np.sign(rng.normal(size=24))
     xi = np.zeros((24, 2, 2))
     xi[:, 0, 0] = xi[:, 1, 1] = 0.05 * labels
-    return pk.PathKernels(xi, labels), pk.Network((1, 2), 6)
+    return pk.Problem(xi, labels), pk.Network((1, 2), 6)
 
 
 def test_a_ring_of_minima_is_marginal_and_counted_once():
@@ -91,7 +91,7 @@ def test_the_response_is_refused_along_a_ring():
 @pytest.mark.parametrize("tolerance", [1e-3, 1e-5])
 def test_a_loose_tolerance_leaves_saddles_too(case, tolerance):
     xi, labels, network = redundant(case)
-    problem = pk.PathKernels(xi, labels)
+    problem = pk.Problem(xi, labels)
     solution = pk.minimise_action(problem, network, TEMPERATURE, tolerance=tolerance)
     assert solution.status is pk.Status.CONVERGED
     assert solution.stability().kind != "saddle"

@@ -153,7 +153,7 @@ def test_jax_in_single_precision_is_refused():
 import os; os.environ["JAX_ENABLE_X64"] = "0"; os.environ["JAX_PLATFORMS"] = "cpu"
 import jax.numpy as jnp, pathkernel_core as pk
 try:
-    pk.PathKernels(jnp.ones((2, 1, 3)), jnp.ones(2))
+    pk.Problem(jnp.ones((2, 1, 3)), jnp.ones(2))
 except pk.PrecisionError as error:
     assert isinstance(error, TypeError)
     assert "JAX_ENABLE_X64=1" in str(error), error

@@ -28,7 +28,7 @@ def test_autocast_reaches_no_product(examples, kind):
         attended = pk.attentioned_inputs(xi[..., :4], [pk.AttentionProduct(heads)])
         results = [attended, matmul(xi, xi.mT), vecdot(xi, xi)]
         for space in ("examples", "features", "kernels"):
-            problem = pk.PathKernels(xi, labels, space)
+            problem = pk.Problem(xi, labels, space)
             solution = pk.minimise_action(problem, NETWORK, 0.1)
             prediction = solution.predict(xi[:3])
             results += [solution.order_parameter, prediction.mean, prediction.variance]
@@ -87,7 +87,7 @@ def test_a_scalar_of_numpy_is_a_temperature(examples):
     xi, labels = map(torch.tensor, examples)
     for value in (np.float32(0.5), np.array(0.5), 0.5):
         solution = pk.differentiable_solution(xi, labels, NETWORK, value)
-        expected = pk.minimise_action(pk.PathKernels(xi, labels), NETWORK, 0.5).action
+        expected = pk.minimise_action(pk.Problem(xi, labels), NETWORK, 0.5).action
         assert float(solution.action) == pytest.approx(expected, rel=1e-6)
 
 
@@ -98,13 +98,13 @@ def test_what_jax_forbids_is_named(examples):
         jax.numpy_rank_promotion("raise"),
         pytest.raises(RuntimeError, match=r"call it within jax.numpy_rank_promotion\('allow'\)"),
     ):
-        pk.PathKernels(xi, labels)
+        pk.Problem(xi, labels)
     for guard in (jax.transfer_guard, jax.transfer_guard_host_to_device):
         with (
             guard("disallow"),
             pytest.raises(RuntimeError, match=r"call it within jax.transfer_guard\('allow'\)"),
         ):
-            pk.PathKernels(xi, labels)
+            pk.Problem(xi, labels)
 
 
 def test_what_torch_cannot_map_is_named(examples):
@@ -129,16 +129,16 @@ def test_sparse_nested_and_absent_tensors_are_named():
         (dense.to("meta"), "xi lies on device meta"),
     ):
         with pytest.raises(TypeError, match=words):
-            pk.PathKernels(tensor, tensor)
+            pk.Problem(tensor, tensor)
 
 
 def test_texts_and_labels_that_overflow_are_named(examples):
     xi, labels = examples
     texts = np.array(["1"] * 20, dtype=np.dtypes.StringDType())
     with pytest.raises(TypeError, match="labels must be float64 or float32, but has dtype String"):
-        pk.PathKernels(xi, texts)
+        pk.Problem(xi, texts)
     with pytest.raises(ValueError, match=r"the sum of squared labels of shape .* overflows"):
-        pk.PathKernels(xi, 1e200 * labels)
+        pk.Problem(xi, 1e200 * labels)
     for call in (
         lambda: pk.path_kernel(1e200 * xi, xi * 1e200, 0, 1),
         lambda: pk.same_path_kernels(1e200 * xi),
@@ -156,7 +156,7 @@ def test_floating_point_errors_that_are_raised_elsewhere_change_nothing(examples
     layers = [pk.AttentionProduct(heads), pk.QueryKey(heads, heads)]
 
     def computed():
-        problem = pk.PathKernels(xi, labels)
+        problem = pk.Problem(xi, labels)
         solution = pk.minimise_action(problem, NETWORK, 1e-3)
         attended = pk.attentioned_inputs(xi[..., :4], layers, "mean")
         return solution.action, solution.predict(xi).variance, attended

@@ -48,7 +48,7 @@ def test_options_take_them(generator):
         xi = pk.attentioned_inputs(inputs, [layer], readout, batch_size=np.int16(5))
         np.testing.assert_array_equal(xi, plain)
     labels = np.sign(generator.normal(size=6))
-    problem = pk.PathKernels(plain, labels)
+    problem = pk.Problem(plain, labels)
     networks = (
         pk.Network(np.array(2), np.float32(8), np.float64(1), np.int8(1), np.float32(0.5)),
         pk.Network((np.int64(2),), np.array([8, 8]), 1, np.array(1), np.array(0.5)),
@@ -64,7 +64,7 @@ def test_options_take_them(generator):
 
 @pytest.mark.parametrize("value", [True, np.True_])
 def test_truth_values_are_no_numbers(value, generator):
-    problem = pk.PathKernels(generator.normal(size=(5, 2, 3)), np.ones(5))
+    problem = pk.Problem(generator.normal(size=(5, 2, 3)), np.ones(5))
     for call in (
         lambda: pk.Network((value,), 8),
         lambda: pk.Network(2, value),

@@ -3,7 +3,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from pathkernel_core import Network, PathKernels, minimise_action
+from pathkernel_core import Network, Problem, minimise_action
 from pathkernel_core.energy.costs import (
     Sizes,
     cheapest_form,
@@ -30,7 +30,7 @@ def test_memory_and_evaluations_are_predicted(generator, heads, examples, inputs
     sizes = Sizes(*xi.shape)
     tracemalloc.start()
     try:
-        solution = minimise_action(PathKernels(xi, labels, space), network, 0.1)
+        solution = minimise_action(Problem(xi, labels, space), network, 0.1)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import strategies as st
 
 import pathkernel_core as pk
-from pathkernel_core import Network, PathKernels
+from pathkernel_core import Network, Problem
 
 NETWORKS = {
     "skip": Network((2, 1), 10, skips=(0.7, None)),
@@ -34,8 +34,8 @@ def pair(request, library, generator):
     labels = np.sign(xi[:, 0, : network.outputs])
     labels = labels[:, 0] if network.outputs == 1 else labels
     new = generator.standard_normal((7, network.n_paths, 5))
-    problem = PathKernels(library.array(xi), library.array(labels), space="examples")
-    given = PathKernels.from_kernels(library.array(kernels_of(xi, xi)), library.array(labels))
+    problem = Problem(library.array(xi), library.array(labels), space="examples")
+    given = Problem.from_kernels(library.array(kernels_of(xi, xi)), library.array(labels))
     own = np.einsum("pqaa->pqa", kernels_of(new, new))
     arrays = library.array(new), library.array(kernels_of(new, xi)), library.array(own)
     return network, problem, given, arrays
@@ -88,7 +88,7 @@ def test_energy_of_any_kernels_is_the_formula(paths, examples, outputs, seed):
     kernels = (rows @ rows.T).reshape(paths, examples, paths, examples).transpose(0, 2, 1, 3)
     labels = generator.standard_normal((examples, outputs))
     u = formulas.random_positive(paths * outputs, generator)
-    problem = PathKernels.from_kernels(kernels, labels)
+    problem = Problem.from_kernels(kernels, labels)
     energy, gradient = problem.energy_and_gradient(u, 0.3)
 
     blocks = u.reshape(paths, outputs, paths, outputs)
@@ -109,10 +109,10 @@ def test_sub_networks_and_pairs(library, generator):
         many = dataclasses.replace(network, outputs=outputs)
         xi, labels = formulas.random_examples(many, 9, 5, generator)
         kernels = kernels_of(xi, xi)
-        problem = PathKernels(library.array(xi), library.array(labels), space="examples")
+        problem = Problem(library.array(xi), library.array(labels), space="examples")
         pairs = library.array(kernels[np.triu_indices(4)])  # π ≤ π' alone
         for given in (library.array(kernels), pairs):
-            part = PathKernels.from_kernels(given, library.array(labels)).keep_paths([3, 0, 2])
+            part = Problem.from_kernels(given, library.array(labels)).keep_paths([3, 0, 2])
             u = formulas.random_positive(3 * outputs, generator)
             energy, gradient = part.energy_and_gradient(u, 0.2)
             expected, by_inputs = problem.keep_paths([3, 0, 2]).energy_and_gradient(u, 0.2)
@@ -125,7 +125,7 @@ def test_sub_networks_and_pairs(library, generator):
 def test_predictions_of_many_examples_are_made_in_batches(generator, monkeypatch):
     xi, labels = formulas.random_examples(Network((2,), 10), 9, 5, generator)
     new = generator.standard_normal((50, 2, 5))
-    given = PathKernels.from_kernels(kernels_of(xi, xi), labels)
+    given = Problem.from_kernels(kernels_of(xi, xi), labels)
     solution = pk.minimise_action(given, Network((2,), 10), 0.1)
     cross, own = kernels_of(new, xi), np.einsum("aqi,api->qpa", new, new) / 5
     complete = solution.predict(cross, own)
@@ -152,26 +152,26 @@ def test_predictions_of_many_examples_are_made_in_batches(generator, monkeypatch
 def test_kernels_that_are_none_are_refused(change, message, generator):
     xi, labels = formulas.random_examples(Network((2,), 10), 9, 5, generator)
     with pytest.raises((ValueError, pk.NotPositiveDefiniteError), match=message):
-        PathKernels.from_kernels(change(kernels_of(xi, xi)), labels)
+        Problem.from_kernels(change(kernels_of(xi, xi)), labels)
 
 
 def test_large_kernels_are_checked_by_mixtures(generator, monkeypatch):
     monkeypatch.setattr("pathkernel_core.energy.kernel_packing.EXACT_ROWS", 1)
     xi, labels = formulas.random_examples(Network((3,), 10), 9, 5, generator)
     kernels = kernels_of(xi, xi)
-    PathKernels.from_kernels(kernels, labels)
+    Problem.from_kernels(kernels, labels)
     with pytest.raises(pk.NotPositiveDefiniteError, match="positive semidefinite"):
-        PathKernels.from_kernels(kernels - 0.5 * np.eye(3)[..., None, None] * np.eye(9), labels)
+        Problem.from_kernels(kernels - 0.5 * np.eye(3)[..., None, None] * np.eye(9), labels)
     monkeypatch.setattr("pathkernel_core.energy.kernel_packing.MOST_KERNELS", 100)
     with pytest.raises(ValueError, match="GiB"):
-        PathKernels.from_kernels(kernels, labels)
+        Problem.from_kernels(kernels, labels)
 
 
 def test_inputs_and_kernels_are_not_mixed_up(generator):
     xi, labels = formulas.random_examples(Network((2,), 10), 9, 5, generator)
     kernels = kernels_of(xi, xi)
-    given = pk.minimise_action(PathKernels.from_kernels(kernels, labels), Network((2,), 10), 0.1)
-    solution = pk.minimise_action(PathKernels(xi, labels), Network((2,), 10), 0.1)
+    given = pk.minimise_action(Problem.from_kernels(kernels, labels), Network((2,), 10), 0.1)
+    solution = pk.minimise_action(Problem(xi, labels), Network((2,), 10), 0.1)
     with pytest.raises(ValueError, match=r"takes cross, .* \(2, 2, P_new, 9\)"):
         given.predict(xi)
     with pytest.raises(ValueError, match="own must have"):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import pathkernel_core as pk
-from pathkernel_core import Network, PathKernels
+from pathkernel_core import Network, Problem
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_path_kernels(library, generator, examples):
 def test_inputs_in_a_subspace_are_rotated_into_it(library, generator):
     network = Network((2,), 10)
     xi, labels = formulas.random_examples(network, 12, 20, generator, rank=3)
-    problem = PathKernels(library.array(xi), library.array(labels))
+    problem = Problem(library.array(xi), library.array(labels))
     assert problem.n_features == 3
     assert problem.input_width == 20
     u = formulas.random_positive(2, generator)
@@ -49,7 +49,7 @@ def test_inputs_in_a_subspace_are_rotated_into_it(library, generator):
 
 def test_zero_inputs_are_a_constant_kernel(library):
     """No information at all: the energy is P ln T + |Y|²/T and depends on no order parameter."""
-    problem = PathKernels(library.array(np.zeros((4, 2, 3))), library.array(np.ones(4)))
+    problem = Problem(library.array(np.zeros((4, 2, 3))), library.array(np.ones(4)))
     energy, gradient = problem.energy_and_gradient(np.eye(2), 0.5)
     assert energy == pytest.approx(4 * math.log(0.5) + 4 / 0.5)
     np.testing.assert_array_equal(gradient, 0.0)
@@ -58,14 +58,14 @@ def test_zero_inputs_are_a_constant_kernel(library):
 @pytest.mark.parametrize(("examples", "space"), [(10, "examples"), (400, "features")])
 def test_auto_takes_the_smaller_factorisation(examples, space, generator):
     xi, labels = formulas.random_examples(Network((2, 2), 10), examples, 4, generator)
-    assert PathKernels(xi, labels).space == space
+    assert Problem(xi, labels).space == space
 
 
 def test_the_caller_keeps_its_arrays(generator, examples):
     xi, labels = examples
     before = xi.copy(), labels.copy()
     for space in ("examples", "features", "kernels"):
-        problem = PathKernels(xi, labels, space)
+        problem = Problem(xi, labels, space)
         pk.minimise_action(problem, Network((2, 2), 10), 0.1).predict(xi)
     np.testing.assert_array_equal(xi, before[0])
     np.testing.assert_array_equal(labels, before[1])
@@ -74,8 +74,8 @@ def test_the_caller_keeps_its_arrays(generator, examples):
 def test_integer_labels_are_numbers_like_any_other(library):
     xi = library.array(np.eye(3)[:, None, :])
     complete = library.array([1, -1, 1], "int64")
-    actual = PathKernels(xi, complete).energy_and_gradient(np.eye(1), 1.0)
-    expected = PathKernels(xi, library.array([1.0, -1.0, 1.0])).energy_and_gradient(np.eye(1), 1.0)
+    actual = Problem(xi, complete).energy_and_gradient(np.eye(1), 1.0)
+    expected = Problem(xi, library.array([1.0, -1.0, 1.0])).energy_and_gradient(np.eye(1), 1.0)
     assert actual[0] == expected[0]
 
 
@@ -104,7 +104,7 @@ def test_bad_examples_are_named(library):
     ]
     for arguments, message in cases:
         with pytest.raises(ValueError, match=message):
-            PathKernels(*arguments)
+            Problem(*arguments)
     for arguments, message in [
         (([[[1.0]]], labels), "xi must be an array .* not list"),
         ((xi, [1.0, 1.0, 1.0]), "labels must be an array .* not list"),
@@ -114,12 +114,12 @@ def test_bad_examples_are_named(library):
         ),
     ]:
         with pytest.raises(TypeError, match=message):
-            PathKernels(*arguments)
+            Problem(*arguments)
     if library.name != "numpy":
         with pytest.raises(
             TypeError, match=r"xi is an array of .* but labels is an array of numpy"
         ):
-            PathKernels(xi, np.ones(3))
+            Problem(xi, np.ones(3))
 
 
 @pytest.mark.parametrize(
@@ -136,11 +136,11 @@ def test_bad_examples_are_named(library):
 )
 def test_bad_paths_are_named(examples, paths, message):
     with pytest.raises(ValueError, match=message):
-        PathKernels(*examples).keep_paths(paths)
+        Problem(*examples).keep_paths(paths)
 
 
 def test_bad_points_are_named(examples):
-    problem, u = PathKernels(*examples), np.eye(4)
+    problem, u = Problem(*examples), np.eye(4)
     for temperature in (0, -1.0, math.nan, math.inf):
         with pytest.raises(ValueError, match=f"temperature must be positive .* {temperature!r}"):
             problem.energy_and_gradient(u, temperature)
@@ -179,13 +179,13 @@ def test_masked_arrays_are_refused():
     """Their mask would be lost, and what it hides be taken for data."""
     xi, labels = np.ones((3, 2, 4)), np.ma.masked_equal([1.0, -1.0, 9.0], 9.0)
     with pytest.raises(TypeError, match=r"labels of shape \(3,\) is a masked array"):
-        PathKernels(xi, labels)
+        Problem(xi, labels)
     with pytest.raises(TypeError, match=r"xi of shape \(3, 2, 4\) is a masked array"):
-        PathKernels(np.ma.masked_array(xi), np.ones(3))
+        Problem(np.ma.masked_array(xi), np.ones(3))
 
 
 def test_an_order_parameter_must_be_real_and_symmetric(generator):
-    problem = PathKernels(generator.standard_normal((5, 2, 3)), np.ones(5))
+    problem = Problem(generator.standard_normal((5, 2, 3)), np.ones(5))
     with pytest.raises(TypeError, match="order_parameter must be float64 or float32"):
         problem.energy_and_gradient(np.eye(2) * (1 + 1j), 0.1)
     with pytest.raises(ValueError, match=r"order_parameter must be symmetric.*up to 0\.3"):

@@ -11,7 +11,7 @@ from pathkernel_core.prediction.scores import kernel_task_alignment
 def problem_of(outputs, space):
     generator = np.random.default_rng(7)
     xi, labels = generator.normal(size=(30, 2, 3)), generator.normal(size=(30, outputs))
-    problem = pk.PathKernels(xi, labels[:, 0] if outputs == 1 else labels, space=space)
+    problem = pk.Problem(xi, labels[:, 0] if outputs == 1 else labels, space=space)
     network = pk.Network((2,), 20, variances=1.5, outputs=outputs)
     return xi, pk.minimise_action(problem, network, temperature=0.2)
 

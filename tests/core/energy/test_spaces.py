@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pathkernel_core import Network, NotPositiveDefiniteError, PathKernels, minimise_action
+from pathkernel_core import Network, NotPositiveDefiniteError, Problem, minimise_action
 from pathkernel_core.arrays.backend import array_namespace, compiled
 from pathkernel_core.energy.kernel_space import KernelSpace
 
@@ -15,7 +15,7 @@ SPACES = ("examples", "features", "kernels")
 
 def in_all(library, xi, labels):
     xi, labels = library.array(xi), library.array(labels)
-    return [PathKernels(xi, labels, space) for space in SPACES]
+    return [Problem(xi, labels, space) for space in SPACES]
 
 
 # sizes are few, and those of the predictor's tests, as JAX compiles anew for each
@@ -43,7 +43,7 @@ def test_energy_gradient_is_a_derivative(network, generator, derivative, example
         lambda xp, arrays: formulas.energy(xp, arrays[0], xi, labels, temperature, variance), [u]
     )
     for space in SPACES:
-        problem = PathKernels(xi, labels, space)
+        problem = Problem(xi, labels, space)
         _, actual = problem.energy_and_gradient(u, temperature, variance)
         assert formulas.relative_error(actual, reference) < 1e-10
 
@@ -70,7 +70,7 @@ def test_many_paths_are_mixed_in_blocks(library, generator, monkeypatch, outputs
     u = formulas.random_positive(network.sizes[0], generator)
     if library.name == "jax":
         pytest.skip("compiled code remembers the sizes of blocks")
-    form = PathKernels(library.array(xi), library.array(labels), "examples")
+    form = Problem(library.array(xi), library.array(labels), "examples")
     reference, want_gradient = form.energy_and_gradient(u, 0.1)
     monkeypatch.setattr("pathkernel_core.energy.spaces.BLOCK", 2)
     monkeypatch.setattr("pathkernel_core.energy.spaces.WHITENED", 2 * 4 * 5 * outputs**2)
@@ -109,13 +109,13 @@ def test_a_factor_may_be_singular_or_wide(library, generator, space, columns, ou
     network = Network((3,), 10, outputs=outputs)
     xi, labels = formulas.random_examples(network, 7, 3, generator)
     factor = generator.standard_normal((network.sizes[0], columns))
-    form = PathKernels(library.array(xi), library.array(labels), space).form
+    form = Problem(library.array(xi), library.array(labels), space).form
     evaluate = compiled(form.evaluate, array_namespace(xi=library.array(xi)))
     energy, gradient = evaluate(library.array(factor), library.array(0.2))
     reference = formulas.energy(np, factor @ factor.T, xi, labels, 0.2).real
     assert float(energy) == pytest.approx(reference, rel=1e-11)
     nearby = factor @ factor.T + 1e-9 * np.eye(len(factor))
-    _, regular = PathKernels(xi, labels, "examples").energy_and_gradient(nearby, 0.2)
+    _, regular = Problem(xi, labels, "examples").energy_and_gradient(nearby, 0.2)
     assert formulas.relative_error(library.numpy(gradient), regular) < 1e-6
 
 
@@ -123,13 +123,13 @@ def test_kernels_that_would_fill_the_memory_are_refused(library, monkeypatch):
     xi, labels = library.array(np.ones((50, 8, 1))), library.array(np.ones(50))
     packed = 36 * 51 * 25
     monkeypatch.setattr("pathkernel_core.energy.kernel_packing.MOST_KERNELS", packed)
-    assert PathKernels(xi, labels, "kernels").form.kernels.shape == (36, 51 * 25)
+    assert Problem(xi, labels, "kernels").form.kernels.shape == (36, 51 * 25)
     two = library.array(np.ones((50, 2)))
     message = (
         r"kernels of all pairs of 8 paths between 50 examples have 1\.6e\+05 elements, 0\.0012 "
     )
     with pytest.raises(ValueError, match=message):
-        PathKernels(xi, two, "kernels")
+        Problem(xi, two, "kernels")
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_kernels_that_would_fill_the_memory_are_refused(library, monkeypatch):
 )
 def test_the_cheapest_space_is_taken(generator, examples, paths, width, outputs, space):
     xi = generator.standard_normal((examples, paths, width))
-    assert PathKernels(xi, np.ones((examples, outputs))).space == space
+    assert Problem(xi, np.ones((examples, outputs))).space == space
 
 
 @given(
@@ -159,7 +159,7 @@ def test_spaces_agree_on_any_shape(heads, outputs, examples, width, seed):
     xi, labels = formulas.random_examples(network, examples, width, generator)
     u = formulas.random_positive(network.sizes[0], generator)
     (first, one_gradient), *remaining = (
-        PathKernels(xi, labels, space).energy_and_gradient(u, 0.3) for space in SPACES
+        Problem(xi, labels, space).energy_and_gradient(u, 0.3) for space in SPACES
     )
     for two, two_gradient in remaining:
         assert first == pytest.approx(two, rel=1e-11, abs=1e-11)
@@ -175,8 +175,8 @@ def test_relabelling_paths_changes_nothing(count, outputs, seed):
     order = generator.permutation(network.n_paths)
     rows = (order[:, None] * outputs + np.arange(outputs)).ravel()
     for space in SPACES:
-        energy, gradient = PathKernels(xi, labels, space).energy_and_gradient(u, 0.3)
-        shifted = PathKernels(xi[:, order], labels, space)
+        energy, gradient = Problem(xi, labels, space).energy_and_gradient(u, 0.3)
+        shifted = Problem(xi[:, order], labels, space)
         permuted, second = shifted.energy_and_gradient(u[np.ix_(rows, rows)], 0.3)
         assert permuted == pytest.approx(energy, rel=1e-11)
         np.testing.assert_allclose(second, gradient[np.ix_(rows, rows)], rtol=1e-8, atol=1e-9)
@@ -191,7 +191,7 @@ def test_a_network_with_fewer_paths(library, generator, examples, rank):
     xi, labels = formulas.random_examples(network, examples, 5, generator, rank)
     subset = [0, 2, 5]
     u = formulas.random_positive(6, generator)
-    reference, want_gradient = PathKernels(xi[:, subset], labels).energy_and_gradient(u, 0.1)
+    reference, want_gradient = Problem(xi[:, subset], labels).energy_and_gradient(u, 0.1)
     for problem in in_all(library, xi, labels):
         smaller = problem.keep_paths(subset)
         assert (smaller.n_paths, smaller.space) == (3, problem.space)
@@ -204,7 +204,7 @@ def test_a_network_with_fewer_paths(library, generator, examples, rank):
 @pytest.mark.parametrize("space", SPACES)
 def test_a_kernel_that_rounding_made_singular_is_reported(library, space):
     xi, labels = library.array(np.ones((3, 1, 1))), library.array(np.ones(3))
-    problem = PathKernels(2.0**40 * xi if space == "features" else xi, labels, space)
+    problem = Problem(2.0**40 * xi if space == "features" else xi, labels, space)
     if space == "features":  # one feature: its 1 × 1 matrix is singular at no temperature
         assert np.isfinite(problem.energy_and_gradient(np.eye(1), 1e-300)[1]).all()
         return
@@ -223,7 +223,7 @@ def test_a_kernel_that_overflows_is_reported(library, space):
     }
     error, message = expected.get(space, expected["examples"])
     with pytest.raises(error, match=message):
-        PathKernels(xi, library.array(np.ones(3)), space).energy_and_gradient(np.eye(1), 1.0)
+        Problem(xi, library.array(np.ones(3)), space).energy_and_gradient(np.eye(1), 1.0)
 
 
 def test_kernels_of_many_paths_are_in_memory_once(generator):

@@ -15,7 +15,7 @@ import zarr
 from hypothesis import strategies as st
 
 import pathkernel_core as pk
-from pathkernel_core import Network, PathKernels, SufficientStatistics, row_batches
+from pathkernel_core import Network, Problem, SufficientStatistics, row_batches
 from pathkernel_core.arrays.backend import array_namespace, gram_matrix, to_host
 
 
@@ -69,11 +69,11 @@ def test_streamed_statistics_give_the_same_solution(library, generator, outputs)
         ),
         start=SufficientStatistics.of(library.array(xi[:5]), library.array(labels[:5])),
     )
-    streamed = PathKernels.from_statistics(total)
+    streamed = Problem.from_statistics(total)
     assert (streamed.space, streamed.n_examples, streamed.outputs) == ("features", 20, outputs)
     assert streamed.n_features == streamed.input_width == 3
     actual = pk.minimise_action(streamed, network, 0.1)
-    expected = pk.minimise_action(PathKernels(xi, labels, "examples"), network, 0.1)
+    expected = pk.minimise_action(Problem(xi, labels, "examples"), network, 0.1)
     assert actual.action == pytest.approx(expected.action, rel=1e-12)
     prediction, reference = actual.predict(library.array(new)), expected.predict(new)
     for ours, theirs in zip(
@@ -105,7 +105,7 @@ def unsplit():
     network, generator = Network((2,), 12), np.random.default_rng(3)
     xi = generator.standard_normal((40, 2, 3)) * 10.0 ** generator.uniform(-3, 3, (1, 2, 3))
     labels = np.sign(xi[:, 0, 0] + generator.standard_normal(40))
-    problems = [PathKernels(xi, labels, space) for space in ("features", "examples")]
+    problems = [Problem(xi, labels, space) for space in ("features", "examples")]
     solutions = [pk.minimise_action(single, network, 0.1, tolerance=1e-11) for single in problems]
     return xi, labels, solutions
 
@@ -126,7 +126,7 @@ def test_any_split_gives_the_same_solution(unsplit, data):
         products = [row[i] * row[j] for row in flat]
         error = abs(Fraction(float(total.gram.reshape(6, 6)[i, j])) - sum(products))
         assert error <= (rows + depth) * Fraction(2) ** -53 * sum(map(abs, products))
-    problem, network = PathKernels.from_statistics(total), solutions[0].network
+    problem, network = Problem.from_statistics(total), solutions[0].network
     actual = pk.minimise_action(problem, network, 0.1, tolerance=1e-11)
     for expected in solutions:
         assert actual.action == pytest.approx(expected.action, rel=1e-9)

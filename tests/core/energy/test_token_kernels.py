@@ -240,7 +240,7 @@ def test_limit_is_that_of_networks_with_a_nonlinear_embedding(generator):
     for kernel in ("relu", "linear"):
         settings = {"kernel": kernel, "variance": 3.0}
         kernels = pk.path_kernels(inputs[:6], layers, **settings)
-        problem = pk.PathKernels.from_kernels(kernels, labels)
+        problem = pk.Problem.from_kernels(kernels, labels)
         prediction = pk.gp_limit(problem, network, temperature).predict(
             *pk.path_kernels(inputs[:6], layers, **settings, **new)
         )

@@ -28,7 +28,7 @@ def by_quadrature(posterior, prior):
     def log_evidence(w):
         layer = pk.AttentionProduct(np.full((1, 1, 1), w))
         xi = pk.attentioned_inputs(posterior.inputs, [layer])
-        problem = pk.PathKernels(xi, posterior.labels)
+        problem = pk.Problem(xi, posterior.labels)
         return pk.gp_limit(problem, posterior.network, posterior.temperature).log_evidence
 
     w = np.linspace(0.5, 3, 2001)

@@ -78,7 +78,7 @@ def test_gated_network_without_attention(library, generator):
     gates = (inputs @ hyperplanes.T > 0).astype(float)
     np.testing.assert_array_equal(library.numpy(xi), gates[:, :, None] * inputs[:, None, :])
     network = pk.Network((3,), (10, math.inf))
-    solution = pk.gp_limit(pk.PathKernels(xi, library.array(labels)), network, 0.1)
+    solution = pk.gp_limit(pk.Problem(xi, library.array(labels)), network, 0.1)
     kernel = (gates @ gates.T) * (inputs @ inputs.T) / WIDTH / 3
     mean = kernel @ np.linalg.solve(kernel + 0.1 * np.eye(9), labels)
     np.testing.assert_allclose(library.numpy(solution.predict_mean(xi)), mean, atol=1e-10)

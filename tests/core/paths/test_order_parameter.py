@@ -168,7 +168,7 @@ def test_head_contributions_weigh_pairs_by_their_mean_kernels(library, generator
     sizes = np.linspace(0.2, 3, paths)[:, None]
     xi = sizes * generator.normal(size=(examples, paths, width))
     labels = generator.normal(size=(examples, network.outputs))
-    problem = pk.PathKernels(library.array(xi), library.array(labels), space=space)
+    problem = pk.Problem(library.array(xi), library.array(labels), space=space)
     mean = np.einsum("mpi,mqi->pq", xi, xi) / (examples * width)
     np.testing.assert_allclose(to_host(problem.mean_kernels), mean, rtol=1e-10, atol=1e-12)
     solution = pk.minimise_action(problem, network, 0.5)
@@ -190,8 +190,8 @@ def test_head_contributions_are_those_of_relabelled_heads(generator, skips):
     )
     labels = np.sign(xi[:, -1, 0])
     statistics = pk.SufficientStatistics.of(xi, labels)
-    statistics = pk.PathKernels.from_statistics(statistics)
-    problem = pk.PathKernels(xi, labels)
+    statistics = pk.Problem.from_statistics(statistics)
+    problem = pk.Problem(xi, labels)
     np.testing.assert_allclose(statistics.mean_kernels, problem.mean_kernels, atol=1e-12)
     solution = pk.minimise_action(problem, network, 0.3)
     scales = network.path_scales
@@ -206,7 +206,7 @@ def test_head_contributions_are_those_of_relabelled_heads(generator, skips):
     ]
     swapped = np.empty_like(xi)
     swapped[:, renamed] = xi
-    other = pk.minimise_action(pk.PathKernels(swapped, labels), network, 0.3)
+    other = pk.minimise_action(pk.Problem(swapped, labels), network, 0.3)
     heads = [network.head_labels.index(label) for label in ("1-2", "1-1", "2-3", "2-1", "2-2")]
     np.testing.assert_allclose(other.head_contributions[heads], expected, rtol=1e-5)
 

@@ -177,7 +177,7 @@ def test_gradient_is_a_derivative(network, generator, derivative):
     shared = (0, *network.shared_sizes[:-1])
     separate = [matrix for matrix, block in zip(chain_at, shared) if not block]
     slopes = derivative(of_own_matrices, separate)
-    problem, scales = pk.PathKernels(xi, labels), network.path_scales[:, None]
+    problem, scales = pk.Problem(xi, labels), network.path_scales[:, None]
     _, energy = problem.form.energy_and_gradient(
         math.sqrt(network.variances[0]) * factors[0], 0.2, scales
     )
@@ -222,7 +222,7 @@ def test_the_limit_is_the_kernel_of_an_infinite_network(network, generator):
         ):
             strength *= skip**2 if head == 0 else variance / heads
         expected = expected + strength * xi[:, index] @ xi[:, index].T / xi.shape[2]
-    limit = pk.gp_limit(pk.PathKernels(xi, labels), network, 0.3)
+    limit = pk.gp_limit(pk.Problem(xi, labels), network, 0.3)
     targets = labels.reshape(len(xi), -1)
     want_mean = expected @ np.linalg.solve(expected + 0.3 * np.eye(len(expected)), targets)
     actual = limit.predict(xi).mean.reshape(targets.shape)
@@ -233,7 +233,7 @@ def test_the_limit_is_the_kernel_of_an_infinite_network(network, generator):
 def test_the_minimum_is_stationary_in_every_space(library, generator, space):
     network = NETWORKS["the first, two outputs"]
     xi, labels = examples(network, generator)
-    problem = pk.PathKernels(library.array(xi), library.array(labels), space)
+    problem = pk.Problem(library.array(xi), library.array(labels), space)
     solution = pk.minimise_action(problem, network, 0.1)
     chain = [library.numpy(matrix) for matrix in solution.order_parameters]
     expected = action(np, network, chain, xi, labels, 0.1).real
@@ -270,7 +270,7 @@ def test_skips_of_strength_zero_change_nothing(generator, space):
     for skips in (None, 0.0):
         network = pk.Network((2, 2), 12, (0.7, 1.3, 0.6, 1.9), skips=skips)
         xi = pk.attentioned_inputs(inputs, layers, skips=skips)
-        problem = pk.PathKernels(xi, labels, space)
+        problem = pk.Problem(xi, labels, space)
         solutions.append(pk.minimise_action(problem, network, 0.1, tolerance=1e-10))
     plain, zero = solutions
     through = zero.network.paths_through(((1, 2), (1, 2)))
@@ -307,7 +307,7 @@ def test_the_saddle_approaches_the_exact_mean():
     errors = []
     for width in (8, 32):
         network = pk.Network((2,), width, skips=0.7)
-        solution = pk.minimise_action(pk.PathKernels(xi, labels), network, 0.5)
+        solution = pk.minimise_action(pk.Problem(xi, labels), network, 0.5)
         rows = generator.standard_normal((60_000, 1, width)) / math.sqrt(width)  # W of the readout
         u_a = np.einsum("zij,zkj->zik", rows, rows)
         x = generator.standard_normal((60_000, 2, width)) * np.sqrt(u_a)  # a V^h / √N

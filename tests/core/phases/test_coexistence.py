@@ -53,7 +53,7 @@ def test_a_third_branch_between_two_has_two_crossings():
     """From silent through the paths of a random head to those that carry the signal."""
     task = front.HiddenMarkov().realise(seed=0)
     xi = front.attentioned_inputs(task.train.inputs, task.layers, readout=task.readout)
-    problem = pk.PathKernels(xi, task.train.labels)
+    problem = pk.Problem(xi, task.train.labels)
     family = ActionFamily(problem, lambda values: (pk.Network(task.heads, 10, values[0]), 0.03))
     below, above = minima(family, 0.02, 1.0)
     crossings = crossings_between(family, below, above)

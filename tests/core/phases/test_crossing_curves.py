@@ -77,7 +77,7 @@ def test_inputs_labels_and_temperature_in_other_units_move_the_curve_by_these():
 def test_three_curves_meet_at_a_triple_point():
     task = front.HiddenMarkov().realise(seed=0)
     xi = front.attentioned_inputs(task.train.inputs, task.layers, readout=task.readout)
-    problem = pk.PathKernels(xi, task.train.labels)
+    problem = pk.Problem(xi, task.train.labels)
     family = ActionFamily(
         problem, lambda values: (pk.Network(task.heads, 10, values[0]), float(values[1]))
     )

@@ -11,7 +11,7 @@ import pathkernel_core as pk
 def test_each_example_is_predicted_from_the_others(library, network, generator, space):
     xi, labels = formulas.random_examples(network, 25, 4, generator)
     arrays = library.array(xi), library.array(labels)
-    solution = pk.minimise_action(pk.PathKernels(*arrays, space), network, 0.3)
+    solution = pk.minimise_action(pk.Problem(*arrays, space), network, 0.3)
     result = pk.leave_one_out(solution, *arrays)
     u, outputs = library.numpy(solution.order_parameter), network.outputs
     means, densities = [], []
@@ -39,7 +39,7 @@ def test_batches_change_nothing(library, generator, monkeypatch):
     network = pk.Network((2,), 10, outputs=2)
     xi, labels = formulas.random_examples(network, 8, 3, generator, rank=2)
     arrays = library.array(xi), library.array(labels)
-    solution = pk.gp_limit(pk.PathKernels(*arrays), network, 0.1)
+    solution = pk.gp_limit(pk.Problem(*arrays), network, 0.1)
     complete = pk.leave_one_out(solution, *arrays)
     monkeypatch.setattr("pathkernel_core.prediction.cross_validation.PREDICTION_ELEMENTS", 72)
     parts = pk.leave_one_out(solution, *arrays)
@@ -50,7 +50,7 @@ def test_batches_change_nothing(library, generator, monkeypatch):
 def test_some_of_the_examples_are_left_out_of_all(generator):
     network = pk.Network((2,), 10)
     xi, labels = formulas.random_examples(network, 8, 3, generator)
-    problem = pk.PathKernels.from_statistics(pk.SufficientStatistics.of(xi, labels))
+    problem = pk.Problem.from_statistics(pk.SufficientStatistics.of(xi, labels))
     solution = pk.gp_limit(problem, network, 0.1)
     part, complete = (pk.leave_one_out(solution, xi[:k], labels[:k]) for k in (3, 8))
     np.testing.assert_allclose(part.mean, complete.mean[:3], rtol=1e-12)
@@ -63,7 +63,7 @@ def test_some_of_the_examples_are_left_out_of_all(generator):
 def test_other_examples_are_refused(generator, space, second):
     network = pk.Network((2,), 10)
     xi, labels = formulas.random_examples(network, 9, 3, generator)
-    solution = pk.gp_limit(pk.PathKernels(xi[:8], labels[:8], space), network, 0.1)
+    solution = pk.gp_limit(pk.Problem(xi[:8], labels[:8], space), network, 0.1)
     with pytest.raises(ValueError, match=rf"xi must have shape \(8, 2, 3\), but has \({second}, 2"):
         pk.leave_one_out(solution, xi[:second], labels[:second])
     with pytest.raises(ValueError, match="labels must have 1 outputs of 8 examples"):
@@ -76,7 +76,7 @@ def test_other_labels_are_refused(generator, space, dtype):
     network = pk.Network((2,), 10)
     xi, labels = formulas.random_examples(network, 8, 3, generator)
     arrays = [single.astype(dtype) for single in (xi, labels + 3)]
-    solution = pk.gp_limit(pk.PathKernels(*arrays, space), network, 0.1)
+    solution = pk.gp_limit(pk.Problem(*arrays, space), network, 0.1)
     pk.leave_one_out(solution, *arrays)
     with pytest.raises(ValueError, match="labels are not those of the solution"):
         pk.leave_one_out(solution, arrays[0], arrays[1] - 3)

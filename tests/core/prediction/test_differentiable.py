@@ -63,7 +63,7 @@ def by_differences(outputs, space, index):
         inputs, labels, new, queries, keys, temperature, variances = shifted
         xi, new = attended(inputs, new, queries, keys, network)
         local = dataclasses.replace(network, variances=variances.tolist())
-        problem = pk.PathKernels(xi, labels, space)
+        problem = pk.Problem(xi, labels, space)
         solution = pk.minimise_action(
             problem, local, float(temperature), tolerance=1e-11, throw=False
         )
@@ -127,7 +127,7 @@ def test_the_evidence_is_defined_where_that_of_a_minimisation_is():
     xi = inputs[:, :4]
     for width in (4, math.nextafter(4, 0)):
         network = pk.Network((2, 2), width)
-        expected = pk.minimise_action(pk.PathKernels(xi, labels), network, 0.3).log_evidence
+        expected = pk.minimise_action(pk.Problem(xi, labels), network, 0.3).log_evidence
         arrays = torch.asarray(xi), torch.asarray(labels)
         actual = pk.differentiable_solution(*arrays, network, 0.3).log_evidence
         np.testing.assert_allclose(actual, expected, rtol=1e-9)
@@ -145,7 +145,7 @@ def test_jax_differentiates_without_compiling():
     value, slope = jax.value_and_grad(log_evidence)(0.3)
     step = 1e-4
     above, below = (
-        pk.minimise_action(pk.PathKernels(xi, labels), network, 0.3 + s).log_evidence
+        pk.minimise_action(pk.Problem(xi, labels), network, 0.3 + s).log_evidence
         for s in (step, -step)
     )
     assert slope == pytest.approx((above - below) / (2 * step), rel=1e-6)
@@ -159,11 +159,11 @@ def test_a_gradient_through_a_plain_solution_is_refused():
     xi = torch.tensor(inputs[:, :4], requires_grad=True)
     labels = torch.tensor(labels)
     with pytest.raises(TypeError, match=r"xi of shape \(16, 4, 4\) .*differentiable_solution"):
-        pk.PathKernels(xi, labels)
+        pk.Problem(xi, labels)
     with pytest.raises(TypeError, match=r"labels .*differentiable_solution"):
-        pk.PathKernels(xi.detach(), labels.requires_grad_())
+        pk.Problem(xi.detach(), labels.requires_grad_())
     with torch.no_grad():
-        result = pk.minimise_action(pk.PathKernels(xi, labels), network, 0.3)
+        result = pk.minimise_action(pk.Problem(xi, labels), network, 0.3)
     with pytest.raises(TypeError, match=r"temperature must be a number.*differentiable_solution"):
         pk.minimise_action(result.problem, network, torch.tensor(0.3, requires_grad=True))
     # with respect to new examples alone the plain solution is right
@@ -180,7 +180,7 @@ def test_jax_cannot_trace_a_minimisation():
     xi, labels = jax.numpy.asarray(inputs[:, :4]), jax.numpy.asarray(labels)
 
     def action(xi, temperature):
-        return pk.minimise_action(pk.PathKernels(xi, labels), network, temperature).action
+        return pk.minimise_action(pk.Problem(xi, labels), network, temperature).action
 
     with pytest.raises(TypeError, match=r"xi .*differentiable_solution"):
         jax.grad(action)(xi, 0.3)

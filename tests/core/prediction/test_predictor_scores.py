@@ -9,7 +9,7 @@ import pathkernel_core as pk
 
 
 def predictions(library, network, xi, labels, new, temperature, space):
-    problem = pk.PathKernels(library.array(xi), library.array(labels), space)
+    problem = pk.Problem(library.array(xi), library.array(labels), space)
     solution = pk.minimise_action(problem, network, temperature)
     prediction = solution.predict(library.array(new))
     u = library.numpy(solution.order_parameter)
@@ -39,7 +39,7 @@ def test_the_mean_alone_is_the_gaussian_process(library, network, generator, spa
     xi, labels = formulas.random_examples(network, 25, 4, generator, rank)
     new = generator.standard_normal((7, network.n_paths, 4))
     solution = pk.gp_limit(
-        pk.PathKernels(library.array(xi), library.array(labels), space), network, 0.3
+        pk.Problem(library.array(xi), library.array(labels), space), network, 0.3
     )
     u = library.numpy(solution.order_parameter)
     reference, _ = formulas.gaussian_process(xi, labels, new, u, 0.3, network.variances[0])
@@ -64,7 +64,7 @@ def test_certain_where_the_labels_are_exact(library, generator, space):
 def test_batches_change_no_prediction(library, generator, monkeypatch):
     network = pk.Network((2,), 10, outputs=2)
     xi, labels = formulas.random_examples(network, 8, 3, generator)
-    problem = pk.PathKernels(library.array(xi), library.array(labels))
+    problem = pk.Problem(library.array(xi), library.array(labels))
     solution = pk.minimise_action(problem, network, 0.1)
     complete = solution.predict(library.array(xi))
     monkeypatch.setattr("pathkernel_core.action.solution.PREDICTION_ELEMENTS", 18)
@@ -79,7 +79,7 @@ def test_predicting_twice_and_from_a_sub_network(library, generator):
     new = generator.standard_normal((3, 4, 5))
     subset = network.paths_through(((1,), (1, 2)))
     smaller = network.keep_heads(((1,), (1, 2)))
-    problem = pk.PathKernels(library.array(xi), library.array(labels)).keep_paths(subset)
+    problem = pk.Problem(library.array(xi), library.array(labels)).keep_paths(subset)
     solution = pk.minimise_action(problem, smaller, 0.1)
     actual = solution.predict(library.array(new[:, subset]))
     u = library.numpy(solution.order_parameter)
@@ -93,7 +93,7 @@ def test_predicting_twice_and_from_a_sub_network(library, generator):
 def test_bad_new_examples_are_named(library, generator):
     network = pk.Network((2,), 10)
     xi, labels = formulas.random_examples(network, 5, 3, generator)
-    solution = pk.gp_limit(pk.PathKernels(library.array(xi), library.array(labels)), network, 1.0)
+    solution = pk.gp_limit(pk.Problem(library.array(xi), library.array(labels)), network, 1.0)
     for shape in ((4, 3), (0, 2, 3)):
         with pytest.raises(ValueError, match=r"xi must have shape \(P_new, \d+, \d+\), but has"):
             solution.predict(library.array(np.ones(shape)))
@@ -170,7 +170,7 @@ def test_labels_of_zero_are_refused(library):
 def test_predictions_that_overflow_are_refused(library, generator):
     network = pk.Network((2,), 10)
     xi, labels = formulas.random_examples(network, 5, 3, generator)
-    problem = pk.PathKernels(library.array(xi), library.array(1e9 * labels))
+    problem = pk.Problem(library.array(xi), library.array(1e9 * labels))
     solution = pk.gp_limit(problem, network, 1.0)
     with pytest.raises(ValueError, match=r"the predictor's variance of shape .* overflows"):
         solution.predict(library.array(1e200 * xi))

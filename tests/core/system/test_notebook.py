@@ -18,7 +18,7 @@ def cells(page):
 def test_a_solution_shows_its_numbers_and_its_order_parameter(library, generator):
     network = pk.Network((2, 2), 20, (1.0, 0.5, 1.0, 2.0))
     xi, labels = formulas.random_examples(network, 12, 3, generator)
-    problem = pk.PathKernels(library.array(xi), library.array(labels))
+    problem = pk.Problem(library.array(xi), library.array(labels))
     solution = pk.minimise_action(problem, network, 0.1)
     shown = cells(solution._repr_html_())
     description = dict(row for row in shown if len(row) == 2)
@@ -37,7 +37,7 @@ def test_a_solution_shows_its_numbers_and_its_order_parameter(library, generator
 
 def test_outputs_label_the_rows(generator):
     network = pk.Network((2,), 20, outputs=2)
-    problem = pk.PathKernels(*formulas.random_examples(network, 12, 3, generator))
+    problem = pk.Problem(*formulas.random_examples(network, 12, 3, generator))
     rows = cells(pk.gp_limit(problem, network, 0.1)._repr_html_())
     assert [row[0] for row in rows[-4:]] == ["1, 0", "1, 1", "2, 0", "2, 1"]
 

@@ -27,7 +27,7 @@ def _two_threads():
 
 def test_a_small_minimisation_uses_one_thread_and_restores_their_number():
     xi = np.random.default_rng(0).normal(size=(20, 4, 5))
-    problem, network = pk.PathKernels(xi, np.sign(xi[:, 0, 0])), pk.Network((2, 2), 10)
+    problem, network = pk.Problem(xi, np.sign(xi[:, 0, 0])), pk.Network((2, 2), 10)
     during = []
     pk.minimise_action(problem, network, 0.1, report=lambda _: during.append(blas_threads()))
     assert during[0] == {1}

@@ -388,7 +388,7 @@ def test_settings_of_the_study_are_axes(axis, projection, tmp_path):
     (_, single) = StoredStudy(path, Plugins(tasks={Signs.name: Signs})).singles
     point = single.point(5, 0.1, 4)
     rebuilt = single.rebuild(point)
-    problem = pk.PathKernels(rebuilt.data.xi, rebuilt.data.labels)
+    problem = pk.Problem(rebuilt.data.xi, rebuilt.data.labels)
     solution = pk.minimise_action(problem, rebuilt.network, 0.1)
     stored = single.dataset["order_parameter"].sel(width=5, temperature=0.1, seed=4)
     np.testing.assert_allclose(solution.order_parameter, stored, rtol=1e-5)

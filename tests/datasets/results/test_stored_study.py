@@ -60,7 +60,7 @@ def test_prior_variances_of_a_study(tmp_path):
     drawn = SmallTask().realise(0)
     xi = pk.attentioned_inputs(drawn.train.inputs, drawn.layers, drawn.readout)
     network = pk.Network(drawn.heads, 10, variances)
-    solution = pk.minimise_action(pk.PathKernels(xi, drawn.train.labels), network, 0.5)
+    solution = pk.minimise_action(pk.Problem(xi, drawn.train.labels), network, 0.5)
     np.testing.assert_allclose(dataset.order_parameter.squeeze(), solution.order_parameter, 1e-6)
     study = StoredStudy(path, PLUGINS)
     assert study.rebuild(study.point(10)).network.variances == variances
@@ -86,7 +86,7 @@ def test_skip_connections_of_a_study(tmp_path):
         for inputs in (drawn.train.inputs, test.inputs)
     )
     network = pk.Network(drawn.heads, 10, skips=skips)
-    solution = pk.minimise_action(pk.PathKernels(xi, drawn.train.labels), network, 0.5)
+    solution = pk.minimise_action(pk.Problem(xi, drawn.train.labels), network, 0.5)
     point = dataset.isel(seed=0, temperature=0).sel(width=10)
     assert list(point.path.values) == ["skip-1", "skip-2", "1-1", "1-2", "2-1", "2-2"]
     assert list(point.path_layer_1.values) == [0, 0, 1, 1, 2, 2]

@@ -48,7 +48,7 @@ def recompute(seed, temperature, width, task=None):
         for name, examples in realisation.test_sets.items()
     }
     xi = pk.attentioned_inputs(realisation.train.inputs, realisation.layers, "mean")
-    problem = pk.PathKernels(xi, realisation.train.labels)
+    problem = pk.Problem(xi, realisation.train.labels)
     network = pk.Network((2, 3), width, 1.3, outputs=task.outputs)
     return problem, network, tests, pk.minimise_action(problem, network, temperature)
 

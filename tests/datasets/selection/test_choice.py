@@ -94,7 +94,7 @@ def test_scores_are_those_of_the_core(complete):
         pk.attentioned_inputs(examples.inputs, realisation.layers, "mean")
         for examples in (train, realisation.validation)
     )
-    problem = pk.PathKernels(xi, train.labels)
+    problem = pk.Problem(xi, train.labels)
     ((name, heads),) = realisation.sub_networks.items()
     for temperature, width in itertools.product(TEMPERATURES, (5, 50)):
         network = pk.Network((2, 3), width, 1.3)

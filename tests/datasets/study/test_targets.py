@@ -104,7 +104,7 @@ def test_the_store_holds_what_the_definitions_say(dataset, of_two, outputs):
     realisation = Noisy(outputs=outputs).realise(1)
     labels = realisation.train.labels - realisation.train.labels.mean(axis=0)
     xi = pk.attentioned_inputs(realisation.train.inputs, realisation.layers, "mean")
-    problem, network = pk.PathKernels(xi, labels), pk.Network((2,), 5, outputs=outputs)
+    problem, network = pk.Problem(xi, labels), pk.Network((2,), 5, outputs=outputs)
     point = data.sel(seed=1, temperature=0.1, width=5).isel(sub_network=0)
     solutions = {
         "": pk.minimise_action(problem, network, 0.1),

@@ -44,7 +44,7 @@ def prepared(task, **settings):
 
 def computed(data, analyses=()):
     """Values by grid: of a seed, of a point, of the limits at a temperature."""
-    problem = pk.PathKernels(data.xi, data.labels)
+    problem = pk.Problem(data.xi, data.labels)
     solution = pk.minimise_action(problem, data.network, 0.5)
     return {
         ("seed",): data_values(data, analyses),
@@ -97,12 +97,12 @@ def test_whole_numbers_are_declared_as_such():
 def test_where_nothing_is_found_there_are_flags_alone(monkeypatch):
     data = prepared(Small())
     assert point_values(data, None, ()) == {"status": STATUS_CODES["not_positive_definite"]}
-    problem = pk.PathKernels(data.xi, data.labels)
+    problem = pk.Problem(data.xi, data.labels)
 
     def failing(self, paths):  # of a sub-network; the whole network has a limit
         raise NotPositiveDefiniteError("no Cholesky factor")
 
-    monkeypatch.setattr(pk.PathKernels, "keep_paths", failing)
+    monkeypatch.setattr(pk.Problem, "keep_paths", failing)
     assert reference_values(data, problem, 0.5, ()) == {"reference_done": 1}
 
 
@@ -166,6 +166,6 @@ def test_dimensions_of_outputs_are_those_of_the_network(tmp_path):
 
 def test_an_analysis_that_fails_is_no_limit_that_fails():
     data = prepared(Small())
-    problem = pk.PathKernels(data.xi, data.labels)
+    problem = pk.Problem(data.xi, data.labels)
     with pytest.raises(AnalysisError, match="failed: NotPositiveDefiniteError"):
         reference_values(data, problem, 0.5, [Unstable()])

@@ -40,7 +40,7 @@ def test_evidence_decides(train, choice):
     scaled = train.scaled(choice.scale)
     np.testing.assert_array_equal(choice.train.xi, scaled.xi)
     solution = pk.minimise_action(
-        pk.PathKernels(scaled.xi, scaled.labels), pk.Network((3,), choice.width), choice.temperature
+        pk.Problem(scaled.xi, scaled.labels), pk.Network((3,), choice.width), choice.temperature
     )
     assert choice.solution.action == pytest.approx(solution.action, abs=1e-8)
     assert best["log_evidence"] == pytest.approx(solution.log_evidence, rel=1e-6)

@@ -80,7 +80,7 @@ def test_kernels_are_those_of_the_derivatives_by_the_value_maps():
     kernels = np.einsum("phi,qgi->hgpq", captured.xi, captured.xi)
     np.testing.assert_allclose(kernels, value_kernels(model, inputs()), atol=1e-12)
     # and the theory's mean kernels are theirs, by the number of entries
-    problem = pk.PathKernels(captured.xi, captured.labels)
+    problem = pk.Problem(captured.xi, captured.labels)
     mean = np.einsum("hgpp->hg", kernels) / (EXAMPLES * captured.xi.shape[2])
     np.testing.assert_allclose(problem.mean_kernels, mean, atol=1e-12)
 

@@ -28,7 +28,7 @@ PRODUCT = (((2, 1), (2, 2)), ((5, 1), (5, 2)))
 def test_rises_are_those_of_the_three_predictors(members, skips):
     train, new = (captured(members, skips is not None, seed) for seed in (0, 1))
     network = pk.Network(train.heads, 6, variances=1.1, skips=skips)
-    problem = pk.PathKernels(train.xi, train.labels)
+    problem = pk.Problem(train.xi, train.labels)
     solution = pk.minimise_action(problem, network, TEMPERATURE)
     found = theory_rises(train, new, solution)
     scales = np.array(network.path_scales)
@@ -60,7 +60,7 @@ def test_rises_are_those_of_the_three_predictors(members, skips):
                 for at, each in enumerate(members)
             ]
             part = pk.minimise_action(
-                pk.PathKernels(train.xi[:, left], y), network.keep_heads(kept), TEMPERATURE
+                pk.Problem(train.xi[:, left], y), network.keep_heads(kept), TEMPERATURE
             )
             means = {
                 "restricted": total(new.xi, train.xi, left) @ alpha,
@@ -79,7 +79,7 @@ def test_nothing_is_predicted_without_the_only_head_of_a_layer():
     members = (((1, 1),), ((2, 1), (2, 2)))
     train, new = captured(members, seed=0), captured(members, seed=1)
     network = pk.Network(train.heads, 6)
-    problem = pk.PathKernels(train.xi, train.labels)
+    problem = pk.Problem(train.xi, train.labels)
     solution = pk.minimise_action(problem, network, TEMPERATURE)
     whole = np.mean((solution.predict_mean(new.xi) - new.labels) ** 2)
     for rises in theory_rises(train, new, solution).values():
@@ -91,7 +91,7 @@ def test_nothing_is_predicted_without_the_only_head_of_a_layer():
 
 def test_refused():
     train = captured(SIDE_BY_SIDE)
-    problem = pk.PathKernels(train.xi, train.labels)
+    problem = pk.Problem(train.xi, train.labels)
     solution = pk.minimise_action(problem, pk.Network(train.heads, 6), TEMPERATURE)
     with pytest.raises(ValueError, match="validation holds heads"):
         theory_rises(train, captured(PRODUCT), solution)

@@ -99,7 +99,7 @@ def test_paths_past_heads_are_those_of_a_network_with_skip_connections():
     expected = pk.attentioned_inputs(inputs.numpy(), layers, "mean", skips=0.7)
     np.testing.assert_allclose(captured.xi, expected, atol=1e-12)
     network, labels = pk.Network(captured.heads, 10, skips=0.7), np.arange(float(len(inputs)))
-    solution = pk.minimise_action(pk.PathKernels(captured.xi, labels), network, 0.1)
+    solution = pk.minimise_action(pk.Problem(captured.xi, labels), network, 0.1)
     head_labels = {f"{n}-{h}" for n in (1, 2) for h in (1, 2, 3)}
     assert {*captured.by_head(solution.head_scores)["head"].values} == head_labels
     with pytest.raises(ValueError, match="captured with skips; capture without, or minimise"):
@@ -269,7 +269,7 @@ def test_single_precision_comes_as_double():
 def test_scores_by_head():
     captured = capture(encoder(), [sequences()], readout="mean")
     labels = np.array([1.0, -1, 1, -1, 1])
-    solution = pk.minimise_action(pk.PathKernels(captured.xi, labels), pk.Network((7,), 10), 0.1)
+    solution = pk.minimise_action(pk.Problem(captured.xi, labels), pk.Network((7,), 10), 0.1)
     scores = captured.by_head(solution.head_scores)
     assert list(zip(scores["layer"].values, scores["number"].values)) == list(captured.members[0])
     assert list(scores.values) == list(solution.head_scores)
@@ -286,7 +286,7 @@ def test_a_study_of_what_was_captured(tmp_path):
     task = train.task(test, folder=tmp_path)
     run_study(Study(task, widths=(10,), temperatures=(0.1,)), tmp_path / "study.zarr")
     study = open_study(tmp_path / "study.zarr").isel(seed=0, temperature=0, width=0)
-    problem = pk.PathKernels(train.xi, 2.0 * labels.numpy() - 1)
+    problem = pk.Problem(train.xi, 2.0 * labels.numpy() - 1)
     solution = pk.minimise_action(problem, pk.Network(train.heads, 10), 0.1)
     scores = train.by_head(study.head_score.values)
     np.testing.assert_allclose(scores, train.by_head(solution.head_scores), rtol=1e-6)

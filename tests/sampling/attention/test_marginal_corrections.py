@@ -19,7 +19,7 @@ def test_a_ring_of_minima_is_refused():
     labels = np.sign(np.random.default_rng(0).normal(size=24))
     xi = np.zeros((24, 2, 2))
     xi[:, 0, 0] = xi[:, 1, 1] = 0.05 * labels
-    solution = pk.minimise_action(pk.PathKernels(xi, labels), pk.Network((1, 2), 6), 0.1)
+    solution = pk.minimise_action(pk.Problem(xi, labels), pk.Network((1, 2), 6), 0.1)
     with pytest.raises(ValueError, match="flat along a direction"):
         next_order(solution)
 
@@ -28,7 +28,7 @@ def test_infinite_widths_are_the_limit_or_refused():
     rng = np.random.default_rng(0)
     xi = rng.normal(size=(12, 2, 3))
     labels = np.sign(xi[:, 0, 0])
-    problem = pk.PathKernels(xi, labels)
+    problem = pk.Problem(xi, labels)
 
     def corrected(widths):
         return next_order(pk.minimise_action(problem, pk.Network((2,), widths), 0.1))

@@ -15,7 +15,7 @@ from test_workers import Pickling
 from pathkernel.main import main
 from pathkernel_core import (
     Network,
-    PathKernels,
+    Problem,
     accuracy,
     attentioned_inputs,
     minimise_action,
@@ -64,7 +64,7 @@ def corrected(study):
 
 def test_the_store_keeps_what_the_expansion_gives(study, corrected):
     data = TASK.realise(0)
-    problem = PathKernels(*train(0))
+    problem = Problem(*train(0))
     solution = minimise_action(problem, Network(data.heads, 20), 0.01)
     expected = next_order(solution)
     for name in (

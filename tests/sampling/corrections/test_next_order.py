@@ -28,9 +28,7 @@ def examples(network, count, width, scale=1.5, seed=1):
 
 
 def solve(network, xi, labels, temperature, space="auto"):
-    return pk.minimise_action(
-        pk.PathKernels(xi, labels, space), network, temperature, tolerance=1e-9
-    )
+    return pk.minimise_action(pk.Problem(xi, labels, space), network, temperature, tolerance=1e-9)
 
 
 # One path, one output: the hierarchy is two numbers, and integrals over it are sums over a grid.
@@ -430,7 +428,7 @@ def test_a_width_below_its_matrix_size_is_refused(widths, named):
 
 def test_a_solution_that_did_not_converge_is_refused():
     network = pk.Network((2,), 9)
-    problem = pk.PathKernels(*examples(network, 6, 3))
+    problem = pk.Problem(*examples(network, 6, 3))
     with pytest.raises(ValueError, match="GP_LIMIT"):
         next_order(pk.gp_limit(problem, network, 0.3))
     short = pk.minimise_action(problem, network, 0.3, max_evaluations=2, throw=False)
@@ -441,6 +439,6 @@ def test_a_solution_that_did_not_converge_is_refused():
 def test_single_precision_is_refused():
     network = pk.Network((2,), 9)
     xi, labels = examples(network, 6, 3)
-    problem = pk.PathKernels(xi.astype(np.float32), labels.astype(np.float32))
+    problem = pk.Problem(xi.astype(np.float32), labels.astype(np.float32))
     with pytest.raises(pk.PrecisionError, match="float64"):
         next_order(pk.minimise_action(problem, network, 0.3))

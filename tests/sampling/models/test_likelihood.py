@@ -6,7 +6,7 @@ import pytest
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
 
-from pathkernel_core import Network, PathKernels
+from pathkernel_core import Network, Problem
 from pathkernel_core.system.errors import PrecisionError
 from pathkernel_sampling.models.likelihood import Likelihood, energy
 
@@ -21,7 +21,7 @@ def problem(outputs=1, examples=7, paths=3, width=5):
 
 def likelihood_of(xi, labels, kind="auto", variance=1.0):
     network = Network((xi.shape[1],), 1, (variance, 1.0, 1.0), labels.shape[1])
-    return Likelihood(PathKernels(xi, labels, kind), network, TEMPERATURE)
+    return Likelihood(Problem(xi, labels, kind), network, TEMPERATURE)
 
 
 def space(kind, features, labels):
@@ -88,7 +88,7 @@ def test_the_energy_is_that_of_the_core():
     features, labels = problem()
     xi = features * np.sqrt(15)
     factor = np.random.default_rng(0).standard_normal((3, 3))
-    want, m_minus_r = PathKernels(xi, labels).energy_and_gradient(
+    want, m_minus_r = Problem(xi, labels).energy_and_gradient(
         factor @ factor.T, TEMPERATURE, variance=1.7
     )
     likelihood = likelihood_of(xi, labels, variance=1.7)

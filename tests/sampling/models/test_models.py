@@ -14,7 +14,7 @@ from scipy import stats
 
 from pathkernel_core import (
     Network,
-    PathKernels,
+    Problem,
     minimise_action,
 )
 from pathkernel_core.paths.order_parameter import order_parameter_from_weights
@@ -351,7 +351,7 @@ def test_ranks_of_what_the_labels_were_drawn_from_are_uniform():
 )
 def test_chains_can_start_at_a_solution(network):
     xi, labels = examples(network)
-    solution = minimise_action(PathKernels(xi, labels), network, 0.3)
+    solution = minimise_action(Problem(xi, labels), network, 0.3)
     position = position_at(network, solution.factors)
     model = build_model("order-parameter", xi, labels, network, 0.3)
     assert position.shape == (model.dimension,)
@@ -360,5 +360,5 @@ def test_chains_can_start_at_a_solution(network):
 
 def test_a_solution_that_no_draw_equals_is_no_start():
     xi, labels = examples(SKIPS)
-    solution = minimise_action(PathKernels(xi, labels), SKIPS, 0.3)
+    solution = minimise_action(Problem(xi, labels), SKIPS, 0.3)
     assert position_at(SKIPS, solution.factors) is None
