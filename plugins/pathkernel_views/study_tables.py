@@ -94,7 +94,7 @@ def curves_frame(
 ) -> pd.DataFrame:
     """Return the rows of :func:`study_frame` for a chart of one measure.
 
-    For a single seed, the range of an accuracy is one binomial standard error of the test set on
+    For a single seed, the range of a fraction is one binomial standard error of the test set on
     either side. Two columns are added: ``curve``, "theory" or the name of a limit, and
     ``unconverged``.
     """
@@ -102,13 +102,13 @@ def curves_frame(
     def of_value(value: Any) -> pd.DataFrame:
         single = study.singles[value]
         frame = _frame(single, study.at(value, temperature))
-        if measure.name == "accuracy" and single.sizes["seed"] == 1:
+        if measure.is_fraction and single.sizes["seed"] == 1:
             names = enumerate(single["test_set"].values)
             counts = {str(name): count_test_examples(single, n) for n, name in names}
-            accuracy = frame["accuracy_median"]
+            name, fraction = measure.name, frame[f"{measure.name}_median"]
             # a range of a single seed would be a point: the error of a finite test set instead
-            error = np.sqrt(accuracy * (1 - accuracy) / frame["test_set"].map(counts))
-            frame["accuracy_lowest"], frame["accuracy_highest"] = accuracy - error, accuracy + error
+            error = np.sqrt(fraction * (1 - fraction) / frame["test_set"].map(counts))
+            frame[f"{name}_lowest"], frame[f"{name}_highest"] = fraction - error, fraction + error
         return frame
 
     frame = of_every_value(study, of_value)
@@ -419,7 +419,7 @@ def gains_table(study: xr.Dataset | Selections, temperature: float | str | None 
     measure, several = measures_of(dataset)[0], len(seeds) > 1
     cells = _option_cell(study)
     cells |= {"N": "{width}", "T": "{temperature}", "T of limit": "{temperature_gp}"}
-    form, unit = (".1p", ", in points") if measure.name == "accuracy" else (".3f", "")
+    form, unit = (".1p", ", in points") if measure.is_fraction else (".3f", "")
     gain = f"{{gain:+{form}}} ± {{example_error:{form}}}" + f" ({{seed_error:{form}}})" * several
     # without the values themselves, which are means here, and medians in the study's table
     across = ("test_set", gain)
