@@ -11,7 +11,7 @@ import pandas as pd
 import xarray as xr
 
 from pathkernel_core.system.text import number, written
-from pathkernel_datasets.selection.gains import gains
+from pathkernel_datasets.selection.finite_width_gain import finite_width_gain
 from pathkernel_datasets.selection.selection import (
     CONVERGED,
     NOT_COMPUTED,
@@ -261,7 +261,7 @@ def study_details(
     if "head_score" in study.dataset:
         yield _head_score_table(study, temperature)
     if all(complete_seeds(single).size for single in study.singles.values()):
-        yield gains_table(study, temperature)
+        yield finite_width_gain_table(study, temperature)
     table = choice_table(study)
     if table is not None:
         yield table
@@ -403,8 +403,10 @@ def _head_score_table(study: Selections, temperature: float | str | None) -> Tab
     return Table("head_scores", "Scores of heads", frame, cells, caption, across, lines, True)
 
 
-def gains_table(study: xr.Dataset | Selections, temperature: float | str | None = None) -> Table:
-    """Return the table of gains over the limit, see :func:`pathkernel.gains`.
+def finite_width_gain_table(
+    study: xr.Dataset | Selections, temperature: float | str | None = None
+) -> Table:
+    """Return the table of gains over the limit, see :func:`pathkernel.finite_width_gain`.
 
     Raises
     ------
@@ -413,7 +415,9 @@ def gains_table(study: xr.Dataset | Selections, temperature: float | str | None 
     """
     study = Selections.of(study)
     dataset = study.dataset
-    of_values = {value: gains(single, temperature) for value, single in study.singles.items()}
+    of_values = {
+        value: finite_width_gain(single, temperature) for value, single in study.singles.items()
+    }
     frame = of_every_value(study, lambda value: frame_of(of_values[value]))
     seeds = next(iter(of_values.values())).attrs["seeds"]
     measure, several = measures_of(dataset)[0], len(seeds) > 1

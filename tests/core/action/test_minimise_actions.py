@@ -222,10 +222,12 @@ def test_points_that_cannot_be_factorised_are_outcomes(examples):
 
     def on_point(index, temperature, outcome):
         outcomes[index, temperature] = outcome
-        assert np.geterr()["over"] == "raise", "a callback has its caller's settings"
+        assert np.geterr()["under"] == "raise", "a callback has its caller's settings"
 
-    with np.errstate(over="raise"):
-        minimise_grid(pk.Problem(1e160 * xi, labels), networks()[:2], (0.1, 1.0), on_point)
+    with np.errstate(all="ignore"):
+        problem = pk.Problem(1e160 * xi, labels)
+    with np.errstate(under="raise"):
+        minimise_grid(problem, networks()[:2], (0.1, 1.0), on_point)
     assert list(outcomes) == [(0, 1.0), (0, 0.1), (1, 1.0), (1, 0.1)]
     assert all(isinstance(outcome, UNSOLVABLE) for outcome in outcomes.values())
 
