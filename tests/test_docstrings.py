@@ -5,21 +5,23 @@ import importlib
 
 import pytest
 
-MODULES = [
-    "pathkernel_datasets.folder.reading",
-    "pathkernel_datasets.results.run_result",
+STUDIES = (
     "pathkernel_datasets.run.run_study",
-    "pathkernel_datasets.selection.gains",
+    "pathkernel_datasets.folder.reading",
+    "pathkernel_datasets.selection.finite_width_gain",
+    "pathkernel_datasets.results.run_result",
+)
+MODELS = (
     "pathkernel_capture.capture",
-    "pathkernel_pruning.live.comparison",
     "pathkernel_pruning.live.removal",
-]
+    "pathkernel_pruning.live.comparison",
+)
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", [*STUDIES, *MODELS])
 def test_examples_in_docstrings_run(name, tmp_path, monkeypatch):
-    if name.startswith(("pathkernel_capture", "pathkernel_pruning")):
-        pytest.importorskip("torch", reason="capture is of PyTorch models")
+    if name in MODELS:
+        pytest.importorskip("torch", reason="live models are of PyTorch")
     monkeypatch.chdir(tmp_path)
     results = doctest.testmod(
         importlib.import_module(name), optionflags=doctest.NORMALIZE_WHITESPACE

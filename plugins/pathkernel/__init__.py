@@ -38,7 +38,7 @@ _NAMES = {
     "pathkernel_datasets.errors": (
         *("NotInStudyError", "StudyError", "StudyWarning", "TaskError"),
     ),
-    "pathkernel_datasets.selection.gains": ("gains",),
+    "pathkernel_datasets.selection.finite_width_gain": ("finite_width_gain",),
     "pathkernel_datasets.variables.labelling": ("storable",),
     "pathkernel_datasets.folder.reading": ("open_study",),
     "pathkernel_datasets.results.run_result": ("run_result",),

@@ -1,4 +1,4 @@
-"""Gain of finite width over the Gaussian process limit, with its error."""
+"""Finite-width gain: accuracy or R² less that of the Gaussian process limit, with its error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathkernel_datasets.variables.measures import kind_of, measures_of
 from pathkernel_datasets.variables.swept_option import checked_dataset
 
 
-def gains(dataset: xr.Dataset, temperature: float | str | None = None) -> xr.Dataset:
+def finite_width_gain(dataset: xr.Dataset, temperature: float | str | None = None) -> xr.Dataset:
     """Accuracy or R² at every width, its gain over the Gaussian process limit, and errors.
 
     Both predict the same test examples, so that most of the error of either cancels in the gain:
@@ -51,7 +51,7 @@ def gains(dataset: xr.Dataset, temperature: float | str | None = None) -> xr.Dat
     --------
     >>> import pathkernel as pk
     >>> study = pk.Study(pk.HiddenMarkov(examples=20, test_examples=20), widths=(10, 100))
-    >>> gain = pk.gains(pk.run_study(study, "small"))
+    >>> gain = pk.finite_width_gain(pk.run_study(study, "small"))
     >>> gain["gain"].dims
     ('width', 'test_set')
     """
