@@ -22,6 +22,7 @@ from pathkernel_core.system.atomic import replacing
 from pathkernel_core.system.local_files import is_damage
 from pathkernel_core.system.progress import Progress, Report, silent
 from pathkernel_datasets.variables.head_axis import heads_named
+from pathkernel_models.compared_layers import ComparedLayers
 from pathkernel_models.families import attention_modules
 from pathkernel_models.heads_off import gains_by_layer, heads_by_layer, refuse_shared_weights
 from pathkernel_models.state import evaluating
@@ -70,7 +71,7 @@ class Evaluations:
         self._model, self._measure = model, measure
         self._layers = attention_modules(model)
         refuse_shared_weights(model, self._layers)
-        self._agreed = set[int]()  # layers whose heads have been compared
+        self._compared = ComparedLayers()
         self.heads = tuple(attention.heads for attention in self._layers)
         self.report: Report = silent
         self._passes = 0
@@ -207,9 +208,9 @@ class Evaluations:
         with ExitStack() as stack:
             if refit is not None:
                 gains = gains_by_layer(self._layers, refit(off), by_layer)
-                stack.enter_context(scaled(self._layers, gains, self._agreed))
+                stack.enter_context(scaled(self._layers, gains, self._compared))
             stack.enter_context(evaluating(self._model))
-            stack.enter_context(switched_off(self._layers, by_layer, self._agreed))
+            stack.enter_context(switched_off(self._layers, by_layer, self._compared))
             measured = self._measure(examples.removesuffix(_REFITTED))
         named = measured if isinstance(measured, Mapping) else {"loss": measured}
         _check_loss_comes_first(named)
