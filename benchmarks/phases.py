@@ -28,7 +28,7 @@ from benchmarks.chains import mean_and_error, sample
 from pathkernel_core.contracts.sampler import Model
 from pathkernel_core.phases.coexistence import ActionFamily, BranchPoint, crossings_between, follow
 from pathkernel_core.phases.spinodals import spinodal_towards
-from pathkernel_sampling.chains.chain import ChainState, draw, warm_up
+from pathkernel_sampling.chains.chain import ChainState, draw_states, warm_up
 from pathkernel_sampling.models.models import build_model, position_at
 
 HEADS, WIDTH, TEMPERATURE = (2,), 20, 0.01
@@ -74,7 +74,7 @@ def traces_from(start: float, variances: list[float]) -> Iterator[np.ndarray]:
     for variance in variances:
         model, factor = scaled_model("weights", variance), math.sqrt(start / variance)
         draws = [
-            draw(model, moved(model, state, factor), pair[1], DRAWS)[1]
+            draw_states(model, moved(model, state, factor), pair[1], DRAWS)[1]
             for state, pair in zip(states, keys)
         ]
         matrices = np.stack([run["order_parameter"] for run in draws])

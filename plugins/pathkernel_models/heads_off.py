@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from pathkernel_core.paths.heads import every_head
 from pathkernel_datasets.variables.head_axis import Heads, heads_named, score_array
-from pathkernel_models.batches import called, split
+from pathkernel_models.batches import called, split_batch
 from pathkernel_models.compared_layers import ComparedLayers
 from pathkernel_models.errors import CaptureError
 from pathkernel_models.families import AttentionModule, attention_modules
@@ -170,7 +170,7 @@ def mean_outputs(
 
     with evaluating(model):
         for batch in batches:
-            inputs = split(batch)[0]
+            inputs = split_batch(batch)[0]
             mask = inputs.get("attention_mask") if isinstance(inputs, Mapping) else None
             with ExitStack() as stack:
                 for attention in layers:

@@ -15,7 +15,7 @@ from pathkernel_one_shot.held_out import TEST_SETS, VALIDATION, draw_episodes, e
 from pathkernel_one_shot.idx import FASHION_MNIST, MNIST, IdxSet
 from pathkernel_one_shot.omniglot import ARCHIVE_DIGESTS, SPLIT_DIGESTS, SPLITS
 from pathkernel_one_shot.tokens import WIDTH, label_vectors
-from pathkernel_tasks.heads_file import check_suffix, heads_digest, read_heads
+from pathkernel_tasks.heads_file import check_heads_suffix, heads_digest, read_heads
 from pathkernel_trained.bundled import bundled_digests, heads_path
 
 _RANDOM_HEADS_ONLY = ("layers", "heads_per_layer", "qk_width")
@@ -135,7 +135,7 @@ class OneShotImages(Task):
 
     def _check_file_options(self) -> None:
         try:
-            check_suffix(heads_path(self.heads))
+            check_heads_suffix(heads_path(self.heads))
         except ValueError as error:
             raise ValueError(f'heads must be "random", a file or trained:NAME: {error}') from error
         for entry in dataclasses.fields(self):

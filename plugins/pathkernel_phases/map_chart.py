@@ -66,7 +66,8 @@ def draw_map(
     phases : xarray.Dataset
         Variables of the panels, and ``state`` and ``strongest_path``; dims (seed, both axes).
     curves : DataFrame
-        Points of curves in order, as :func:`pathkernel_phases.phase_map.stored_curves` has them.
+        Points of curves in order, from
+        :func:`pathkernel_phases.phase_map.stored_phase_curves`.
     axes : mapping
         Names of the two axes, in the order of x and y, and their titles.
     panels : sequence of Panel

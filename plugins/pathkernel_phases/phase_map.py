@@ -249,7 +249,7 @@ def stored_maps(study: StoredStudy) -> dict[str, xr.Dataset]:
     }
 
 
-def stored_curves(study: StoredStudy, axis: str) -> pd.DataFrame:
+def stored_phase_curves(study: StoredStudy, axis: str) -> pd.DataFrame:
     """Points of the curves of a map, a row for each, in order along every curve of every seed."""
     frames = []
     for seed, dataset in _seed_maps(study)[axis].items():

@@ -13,7 +13,7 @@ from pathkernel_core.system.text import number
 from pathkernel_datasets.results.stored_study import StoredStudy
 from pathkernel_datasets.variables.measures import measures_of
 from pathkernel_phases.map_chart import Panel, draw_map
-from pathkernel_phases.phase_map import NAME, PhaseMap, stored_curves, stored_maps
+from pathkernel_phases.phase_map import NAME, PhaseMap, stored_maps, stored_phase_curves
 from pathkernel_views.chart import Chart
 from pathkernel_views.table import Table, labelled_frame
 from pathkernel_views.titles import axis_title
@@ -37,7 +37,7 @@ def phase_views(study: StoredStudy) -> Iterator[Table | Chart | str]:
         measure = measures_of(study.dataset)[0]
         of_study = study.dataset[measure.name].isel(test_set=0, drop=True)
         phases = phases.assign(measure=of_study.sel({d: phases[d] for d in of_study.dims})).load()
-        curves = stored_curves(study, axis)
+        curves = stored_phase_curves(study, axis)
         plane = PhaseMap(study, axis).plane
         others = sorted(
             set(phases["softest"].dims) - {"seed", *plane}, key=lambda d: -phases.sizes[d]

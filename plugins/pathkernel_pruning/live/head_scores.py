@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from pathkernel_core.paths.heads import every_head
 from pathkernel_datasets.variables.head_axis import scores_by_head
 from pathkernel_models.agreement import shows_values
-from pathkernel_models.batches import called, split
+from pathkernel_models.batches import called, split_batch
 from pathkernel_models.compared_layers import ComparedLayers
 from pathkernel_models.derivatives import check_kept, check_leaves, derivatives
 from pathkernel_models.errors import CaptureError
@@ -131,7 +131,7 @@ def magnitude_scores(model: nn.Module, batch: Any = None) -> xr.DataArray:
             "magnitude_scores needs a batch of the model, batch=, on which its heads are compared"
         )
     with evaluating(model), ComparedLayers().compare_all(layers):
-        called(model, split(batch)[0])
+        called(model, split_batch(batch)[0])
     for attention in layers:
         if attention.values is None or not shows_values(attention.module):
             raise CaptureError(

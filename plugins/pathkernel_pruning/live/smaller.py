@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pathkernel_models.attention_heads import AttentionHeads, input_axis
-from pathkernel_models.batches import called, split, tensors_of
+from pathkernel_models.batches import called, split_batch, tensors_of
 from pathkernel_models.errors import CaptureError
 from pathkernel_models.families import AttentionModule, attention_modules, block_name
 from pathkernel_models.linear_maps import check_stored
@@ -184,7 +184,7 @@ def outputs_of(model: nn.Module, batch: Any, layers: Sequence[AttentionModule]) 
                 lambda _, inputs, output, name=name: states.update({name: next(tensors_of(output))})
             )
             restored.callback(handle.remove)
-        outputs = list(tensors_of(called(model, split(batch)[0])))
+        outputs = list(tensors_of(called(model, split_batch(batch)[0])))
     missing = [name for name in blocks if name not in states]
     if missing:
         raise CaptureError(f"{missing[0]} does not run on the batch; give one that it runs on")
