@@ -184,8 +184,13 @@ def capture(
     means, deviations = contraction.moments()
     xi = joined(xi_of_batches)
     return Captured(
-        *(xi, joined_labels(labels, len(xi)), contraction.members, means, deviations),
-        *(contraction.notes(), skips),
+        xi=xi,
+        labels=joined_labels(labels, len(xi)),
+        members=contraction.members,
+        means=means,
+        deviations=deviations,
+        notes=contraction.notes(),
+        skips=skips,
     )
 
 

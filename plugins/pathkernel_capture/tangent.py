@@ -108,8 +108,12 @@ def capture_tangent(
     )
     means = np.zeros((1, vectors.shape[2]))
     return Captured(
-        *(vectors, np.concatenate(labels), (members,), means, np.array([deviation])),
-        {"approximation": note},
+        xi=vectors,
+        labels=np.concatenate(labels),
+        members=(members,),
+        means=means,
+        deviations=np.array([deviation]),
+        notes={"approximation": note},
     )
 
 

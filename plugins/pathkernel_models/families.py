@@ -220,8 +220,15 @@ def _attention(
         points = None  # PyTorch's function defines them
     change = _before(layout.output) if runs else _after(module, layout.output)
     return AttentionModule(
-        *(number, name, module, layout.count, groups),
-        *(layout.output, "weight", layout.output_axis, change),
+        number=number,
+        name=name,
+        module=module,
+        heads=layout.count,
+        groups=groups,
+        projection=layout.output,
+        weight_name="weight",
+        output_axis=layout.output_axis,
+        joined=change,
         values=values,
         points=points,
         swapped=not layout.batch_first,
@@ -297,8 +304,16 @@ def _of_torch(number: int, name: str, module: nn.MultiheadAttention) -> Attentio
         return weight.unflatten(0, (module.num_heads, -1))
 
     return AttentionModule(
-        *(number, name, module, module.num_heads, module.num_heads),
-        *(projection, "weight", 1, _after(module, projection), values),
+        number=number,
+        name=name,
+        module=module,
+        heads=module.num_heads,
+        groups=module.num_heads,
+        projection=projection,
+        weight_name="weight",
+        output_axis=1,
+        joined=_after(module, projection),
+        values=values,
         swapped=not module.batch_first,
         runs_projection=False,
     )
@@ -315,7 +330,16 @@ def _of_transformer_lens(number: int, name: str, module: nn.Module) -> Attention
         return values.repeat_interleave(heads // values.shape[2], dim=2).transpose(1, 2)
 
     return AttentionModule(
-        *(number, name, module, heads, groups, module, "W_O", 0, _before(module.hook_z), values),
+        number=number,
+        name=name,
+        module=module,
+        heads=heads,
+        groups=groups,
+        projection=module,
+        weight_name="W_O",
+        output_axis=0,
+        joined=_before(module.hook_z),
+        values=values,
         points=Points(module.hook_v, (module.hook_z,), by_head),
     )
 

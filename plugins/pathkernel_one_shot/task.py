@@ -36,8 +36,16 @@ class OneShotImages(Task):
     summary: ClassVar[str] = "Classify images from one example (paper, section 4.2)"
     widths: ClassVar[tuple[float, ...]] = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
     temperatures: ClassVar[tuple[float, ...]] = (
-        *(0.01, 0.025, 0.05, 0.075, 0.1),
-        *(0.25, 0.5, 0.75, 1.0, 1.5),
+        0.01,
+        0.025,
+        0.05,
+        0.075,
+        0.1,
+        0.25,
+        0.5,
+        0.75,
+        1.0,
+        1.5,
     )
 
     heads: str = option(

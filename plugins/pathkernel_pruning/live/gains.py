@@ -127,7 +127,7 @@ class LiveNetwork:
                     self._batch_passes += outputs.shape[1]
                 elif method == "directions":
                     gradient, form = _by_directions(
-                        *(outputs, targets, factors, self._generator), related == "examples"
+                        outputs, targets, factors, self._generator, related == "examples"
                     )
                     self._batch_passes += DIRECTIONS + 1
             outputs = outputs.detach()  # without what the backward passes of this batch kept

@@ -161,7 +161,8 @@ def choose_heads(
     prior_variance = positive("prior_variance", prior_variance)
     with supervised(report, threads=None) as tell:
         choice = choose_heads_by_gains(
-            *(network, int(count)),
+            network,
+            int(count),
             trials=int(trials),
             refits=refit,
             prior_variance=prior_variance,
