@@ -31,10 +31,10 @@ from pathkernel_tasks.heads_file import heads_digest
 from pathkernel_trained.checkpoint import read_checkpoint, read_network, save_checkpoint
 from pathkernel_trained.evaluator import PathEvaluator, PathOutputs, path_outputs
 from pathkernel_trained.gains import refitted_evaluator, refitted_gains
-from pathkernel_trained.layout import PRUNING
 from pathkernel_trained.network import network_cost
 from pathkernel_trained.path_network import PathNetwork, save_paths, without_heads
 from pathkernel_trained.pruning_options import PruningOptions
+from pathkernel_trained.pruning_variables import PRUNING_VARIABLES
 from pathkernel_trained.scores import SCORES, ScoreSources, computed_scores
 from pathkernel_trained.study_checkpoint import study_checkpoint
 from pathkernel_trained.theory_drops import theory_drops
@@ -148,7 +148,7 @@ def pruned(study: StoredStudy, options: PruningOptions, report: Report) -> xr.Da
     ]
     parts = [
         compared,
-        PRUNING.dataset(
+        PRUNING_VARIABLES.dataset(
             {name: [getattr(cost, name) for cost in costs] for name in ("parameters", "flops")},
             of_orders,
         ),
@@ -279,7 +279,7 @@ def _grid(dataset: xr.Dataset, compared: xr.Dataset, point: Point) -> xr.Dataset
     scores = score_grid(dataset, point.seed)[:, :, removable]
     lost = compared["lost"].isel(draw=0).values
     lost = lost[:, removable]
-    return PRUNING.dataset(
+    return PRUNING_VARIABLES.dataset(
         {
             "theory_agreement": spearman(scores, theory_scores(dataset, point)[removable]),
             "theory_correlation": spearman(scores[:, :, None], lost),
@@ -295,7 +295,7 @@ def _stored_outputs(outputs: Mapping[str, PathOutputs]) -> xr.Dataset:
         for name in ("values", "labels")
     )
     first = next(iter(outputs.values()))
-    return PRUNING.dataset(
+    return PRUNING_VARIABLES.dataset(
         {"path_output": values, "episode_label": labels},
         {
             "episode_set": tuple(outputs),
