@@ -209,7 +209,7 @@ def _system(
         settings["variances"] = (values["variance"],) * len(network.variances)
     if "input_scale" in values:
         # the kernel has σ²_0 times the square of the inputs, and the entropy neither: the variance
-        # moves along the branch without another problem at every step
+        # moves along the state without another problem at every step
         assert reference is not None
         first, *others = network.variances
         settings["variances"] = (first * (values["input_scale"] / reference) ** 2, *others)

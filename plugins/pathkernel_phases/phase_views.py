@@ -80,17 +80,17 @@ def phase_views(study: StoredStudy) -> Iterator[Table | Chart | str]:
 def _panels(phases: xr.Dataset, curves: pd.DataFrame, title: str) -> list[Panel]:
     """Panels of a map, with ranges of colours that hold for all maps of the study."""
 
-    def domain(column: str, of_branches: str = "") -> tuple[float, float]:
+    def domain(column: str, of_states: str = "") -> tuple[float, float]:
         values = [phases[column].values.reshape(-1)]
-        if of_branches:
+        if of_states:
             crossings = curves[curves["kind"] == "crossing"]
-            values += [crossings[f"{of_branches}_{side}"] for side in ("left", "right")]
+            values += [crossings[f"{of_states}_{side}"] for side in ("left", "right")]
         every = np.concatenate(values).astype(float)
         every = every[np.isfinite(every)]
         return (float(every.min()), float(every.max())) if every.size else (0.0, 1.0)
 
-    def panel(column: str, of_branches: str, title: str, logarithmic: bool = False) -> Panel:
-        return Panel(column, of_branches, title, domain(column, of_branches), logarithmic)
+    def panel(column: str, of_states: str, title: str, logarithmic: bool = False) -> Panel:
+        return Panel(column, of_states, title, domain(column, of_states), logarithmic)
 
     return [
         panel("measure", "branch_measure", title),

@@ -85,7 +85,7 @@ def prior_positions(name, network, draws):
     if name == "collapsed":
         dimension = build_model(name, *examples(network), network, 1.0).dimension
         return generator.standard_normal((draws, dimension))
-    layers = zip((1, *network.branches[::-1]), network.widths[::-1], (None, *network.skips[::-1]))
+    layers = zip((1, *network.steps[::-1]), network.widths[::-1], (None, *network.skips[::-1]))
     for branches, width, skip in layers:
         size, shared = branches * rank, 0 if skip is None else rank
         rank = min(size, int(width))
