@@ -35,7 +35,7 @@ from pathkernel_datasets.folder.reading import open_study
 from pathkernel_datasets.results.stored_study import StoredStudy
 from pathkernel_datasets.selection.finite_width_gain import finite_width_gain
 from pathkernel_datasets.selection.selection import Selection
-from pathkernel_phases.learning import stored_curves
+from pathkernel_phases.learning import stored_learning_curves
 from pathkernel_trained.bundled import bundled_digests, heads_path
 from pathkernel_trained.path_network import read_paths
 
@@ -576,7 +576,7 @@ def report_in_a_browser() -> Path:
 
 def learning_table() -> str:
     """Squared errors, measured and in the average case, at fixed N and P/N, and in the limit."""
-    curves = stored_curves(learning_curves()).isel(temperature=0).median("seed")
+    curves = stored_learning_curves(learning_curves()).isel(temperature=0).median("seed")
     rows = [["P", "N = 10", "N = 100", "N = P/4", "limit"]]
     for examples in curves["examples"].values:
         point = curves.sel(examples=examples)

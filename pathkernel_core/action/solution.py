@@ -344,7 +344,9 @@ class Solution:
         with blas_threads_for(seconds), np.errstate(over="ignore", invalid="ignore"):
             moments = [
                 self.problem.posterior_moments(
-                    *(posterior, factor, rows_of(xi, batch, axis)),
+                    posterior,
+                    factor,
+                    rows_of(xi, batch, axis),
                     None if own is None else rows_of(own, batch, axis),
                 )
                 for batch in batches(xi.shape[axis], step)

@@ -5,7 +5,7 @@ that thousands of paths can be handled. Where a parameter θ moves, the minimum 
 
     dx/dθ = −(∂²S/∂x²)⁻¹ ∂²S/∂x∂θ,
 
-which diverges where the softest eigenvalue vanishes: at a spinodal, the end of a branch of minima.
+which diverges where the softest eigenvalue vanishes: at a spinodal, the end of a state.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ def differentiable_solution(
     ScaleWarning
         As for :func:`minimise_action`.
     CloseMinimaWarning
-        If another minimum is close: at a crossing, the gradient is that of one branch.
+        If another minimum is close: at a crossing, the gradient is that of one state.
 
     Notes
     -----
@@ -288,7 +288,7 @@ def _minimum(
         solution = minimise_action(problem, at_variances, float(temperature), tolerance=tolerance)
         if solution.close_minima:
             warnings.warn(
-                f"{solution.note} Gradients are those of the branch of the lowest minimum.",
+                f"{solution.note} Gradients are those of the state of the lowest minimum.",
                 CloseMinimaWarning,
                 stacklevel=2,
             )

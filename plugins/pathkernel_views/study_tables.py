@@ -19,10 +19,14 @@ from pathkernel_datasets.selection.selection import (
     Selections,
     count_test_examples,
 )
-from pathkernel_datasets.selection.temperature_choice import choose, complete_seeds, default_choice
+from pathkernel_datasets.selection.temperature_choice import (
+    choose_temperatures,
+    complete_seeds,
+    default_choice,
+)
 from pathkernel_datasets.study.study import described
 from pathkernel_datasets.variables.labelling import json_attribute
-from pathkernel_datasets.variables.measures import Measure, choices_of, kind_of, measures_of
+from pathkernel_datasets.variables.measures import Measure, choices_of, label_kind, measures_of
 from pathkernel_datasets.variables.quantities import STATUS_CODES
 from pathkernel_datasets.variables.swept_option import listed
 from pathkernel_views.chart import NothingToPlot
@@ -288,7 +292,7 @@ def _caption(study: Selections, temperature: float | str | None, several: bool) 
     choice = chosen.pop() if len(chosen) == 1 else selections[0].describe(values=False)
     measured = (
         "Accuracy (fraction correct)"
-        if kind_of(dataset) == "classes"
+        if label_kind(dataset) == "classes"
         else "R²: 1 − MSE / variance of the test targets; MSE: mean squared error; ln p(y): mean "
         "log density of a test target in nats, of the predictor's variance plus T as noise"
     )
@@ -456,7 +460,7 @@ def choice_frame(dataset: xr.Dataset) -> pd.DataFrame:
     for name, choice in choices_of(dataset).items():
         if name == "paper" or choice.score not in dataset:  # of several test sets
             continue
-        indices = choose(dataset, name)
+        indices = choose_temperatures(dataset, name)
         for suffix in ("", "_gp"):
             index = indices[f"index{suffix}"]
             score = dataset[f"{measure.name}{suffix}"].load().isel(temperature=index)

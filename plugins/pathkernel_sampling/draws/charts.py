@@ -13,7 +13,7 @@ import xarray as xr
 from arviz_stats.base import array_stats
 
 from pathkernel_datasets.selection.selection import Selections
-from pathkernel_datasets.variables.measures import Measure, kind_of, measures_of
+from pathkernel_datasets.variables.measures import Measure, label_kind, measures_of
 from pathkernel_sampling.chains.diagnostics import distinct_entries, sampled_log_evidence
 from pathkernel_sampling.draws.sampled import Run
 from pathkernel_views.chart import Chart, NothingToPlot
@@ -207,7 +207,7 @@ def _step(runs: Sequence[Run]) -> int:
 def _predictors(runs: Sequence[Run]) -> alt.TopLevelMixin:
     from pathkernel_views.primitives import points
 
-    frames, is_class = [], kind_of(runs[0].study.dataset) == "classes"
+    frames, is_class = [], label_kind(runs[0].study.dataset) == "classes"
     for run in runs:
         data = xr.Dataset(
             {

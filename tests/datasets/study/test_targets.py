@@ -17,7 +17,7 @@ from pathkernel_datasets.errors import StudyError
 from pathkernel_datasets.folder.reading import open_study
 from pathkernel_datasets.run.run_study import run_study
 from pathkernel_datasets.selection.finite_width_gain import finite_width_gain
-from pathkernel_datasets.selection.temperature_choice import choose, default_choice
+from pathkernel_datasets.selection.temperature_choice import choose_temperatures, default_choice
 from pathkernel_datasets.study.identity import identity_of
 from pathkernel_datasets.study.study import Study
 from pathkernel_views.study_tables import finite_width_gain_table, study_summary
@@ -157,9 +157,9 @@ def test_temperatures_are_chosen_by_squared_errors(dataset):
         ("leave-one-out", dataset["leave_one_out_squared_error"]),
     ):
         expected = score.sum("seed").argmin("temperature")
-        index = choose(dataset, choice)["index"].isel(test_set=0)
+        index = choose_temperatures(dataset, choice)["index"].isel(test_set=0)
         assert index.values.tolist() == expected.values.tolist(), choice
-    index = choose(dataset, "test")["index"]
+    index = choose_temperatures(dataset, "test")["index"]
     expected = dataset["mean_squared_error"].sum("seed").argmin("temperature")
     assert index.values.tolist() == expected.transpose(*index.dims).values.tolist()
 
