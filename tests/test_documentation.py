@@ -54,10 +54,8 @@ def block_of(document, words):
 @pytest.mark.version
 def test_examples_in_python_run(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (readme,) = code_blocks("README.md", "python")
     blocks = code_blocks("docs/python.md", "python")
     example, grid, sub_network, kernels, gradients, study, core, dataset, drawing = blocks
-    assert example == readme
     namespace = {}
     exec(example + grid, namespace)
     assert "CONVERGED" in capsys.readouterr().out
@@ -143,8 +141,47 @@ def test_readme_leads_users_to_their_page_in_one_step():
     )
 
 
-def test_readme_example_is_short():
-    assert len(code_blocks("README.md", "python")[0].split("\n\n")[1].splitlines()) <= 10
+def test_readme_is_read_in_a_minute():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.split()) <= 450
+    assert len(re.findall(r"(?<!!)\[[^]]*\]\(", text)) <= 8
+    (example,) = code_blocks("README.md", "python")
+    assert len([line for line in example.splitlines() if line]) <= 6
+
+
+def test_readme_removes_heads_of_a_model(tmp_path, monkeypatch, capsys):
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 30, "hidden_size": 24, "intermediate_size": 24}
+    config = transformers.BertConfig(**sizes, num_hidden_layers=2, num_attention_heads=12)
+    model, tokens = transformers.BertModel(config).eval(), torch.randint(30, (100, 5))
+    namespace = {
+        "model": model,
+        "batches": [({"input_ids": tokens}, tokens[:, 0].double())],
+        "outputs": lambda batch: (model(**batch[0]).last_hidden_state[:, 0, 0], batch[1]),
+    }
+    (example,) = code_blocks("README.md", "python")
+    exec(example, namespace)
+    assert int(pathkernel.list_heads(model).heads.sum()) == 24 - 18
+    assert (tmp_path / "smaller" / "model.safetensors").exists()
+    assert len(capsys.readouterr().out.splitlines()) >= 3
+
+
+@pytest.mark.version
+def test_readme_shows_what_the_first_command_prints(tmp_path, invoke):
+    """With the digits of this machine: others may round otherwise."""
+    (shown,) = code_blocks("README.md", "text")
+    (command,) = re.findall("pathkernel (run .*)$", "\n".join(code_blocks("README.md", "sh")), re.M)
+    status, out, _ = invoke(*shlex.split(command), "--no-figures")
+    assert status == 0
+    rows = [re.sub(r"\d\.\d{3}", "", line).split() for line in shown.splitlines()]
+    printed = [re.sub(r"\d\.\d{3}", "", line).split() for line in out.splitlines()]
+    start = printed.index(rows[0])
+    assert printed[start : start + len(rows)] == rows
+    digits = [[float(x) for x in re.findall(r"\d\.\d{3}", text)] for text in (shown, out)]
+    np.testing.assert_allclose(*digits, atol=0.003)
 
 
 def plugin_example(module):
