@@ -547,10 +547,11 @@ def paths_drawn() -> Path:
     return Path()
 
 
+@functools.cache
 def rooms_drawn() -> Path:
-    """Picture of the packages and their imports."""
-    by_script("draw_rooms.py", "--out", "rooms.png")
-    return Path("rooms.png")
+    """Folder of the pictures of the packages and their imports."""
+    by_script("draw_rooms.py", "--out", os.getcwd())
+    return Path()
 
 
 def by_benchmark(benchmark: str, part: str, picture: str) -> Path:
@@ -645,7 +646,8 @@ PICTURES: dict[str, Callable[[], Path]] = {
     "attention-jump": lambda: by_benchmark("learned_attention", "jump", "attention-jump"),
     "attention-paths": lambda: paths_drawn() / "attention-paths.png",
     "order-parameter": lambda: paths_drawn() / "order-parameter.png",
-    "rooms": rooms_drawn,
+    "rooms": lambda: rooms_drawn() / "rooms.png",
+    "core": lambda: rooms_drawn() / "core.png",
     "report": report_in_a_browser,
     "hidden-markov-accuracy": lambda: drawn(markov_folder(), "accuracy"),
     "hidden-markov-kernels": lambda: drawn(markov_folder(), "kernels"),
