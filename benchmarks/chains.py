@@ -4,7 +4,7 @@ import jax
 import numpy as np
 from arviz_stats.base import array_stats
 
-from pathkernel_sampling.chains.chain import draw, warm_up
+from pathkernel_sampling.chains.chain import draw_states, warm_up
 
 
 def sample(model, chains, warm_up_steps, draws, seed=7, position=None):
@@ -13,7 +13,7 @@ def sample(model, chains, warm_up_steps, draws, seed=7, position=None):
     for chain in range(chains):
         key = jax.random.fold_in(jax.random.key(seed), chain)
         state = warm_up(model, jax.random.fold_in(key, 0), warm_up_steps, position=position)
-        drawn.append(draw(model, state, jax.random.fold_in(key, 1), draws)[1])
+        drawn.append(draw_states(model, state, jax.random.fold_in(key, 1), draws)[1])
     return {name: np.stack([draws[name] for draws in drawn]) for name in drawn[0]}
 
 

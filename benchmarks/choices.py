@@ -12,7 +12,7 @@ import numpy as np
 import xarray as xr
 
 from pathkernel_datasets.folder.reading import open_study
-from pathkernel_datasets.selection.temperature_choice import choose
+from pathkernel_datasets.selection.temperature_choice import choose_temperatures
 from pathkernel_datasets.variables.measures import Measure, choices_of, measures_of
 
 CHOSEN = ("test", "validation", "leave-one-out", "evidence")
@@ -33,7 +33,8 @@ def choice_rows(dataset: xr.Dataset, test_set: str) -> list[list[str]]:
     measure = measures_of(dataset)[0]
     choices = [name for name in CHOSEN if choices_of(dataset)[name].score in dataset]
     chosen = {
-        name: _at_choice(dataset, measure, choose(dataset, name), test_set) for name in choices
+        name: _at_choice(dataset, measure, choose_temperatures(dataset, name), test_set)
+        for name in choices
     }
     labels = [f"{width:g}" for width in dataset["width"].values] + ["GP limit"]
     rows = [["N", "best", *choices[1:]]]

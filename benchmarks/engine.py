@@ -23,15 +23,20 @@ import numpy as np
 
 import pathkernel as pk
 from benchmarks import sources
-from benchmarks.engine_data import Branches, Convolution, DeepLinear, Gated
+from benchmarks.engine_data import (
+    DEPTHS,
+    NARROW,
+    VARIANCES,
+    WIDTHS,
+    Branches,
+    Convolution,
+    DeepLinear,
+    Gated,
+)
 from benchmarks.measuring import one_thread, timed
 
 HEADING = ("theory", "quantity", "ours", "source", "difference", "seconds", "source, seconds")
 CHANNELS = (5, 20, 100)
-DEPTHS = (1, 2, 3, 5)  # hidden layers
-WIDTHS = (3, 5, 10, 20, 50, 100, 200, 500, 1000)
-NARROW = (0.001, 0.01, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 10_000)
-VARIANCES = (0.25, 4.0)
 
 
 @dataclass(frozen=True)

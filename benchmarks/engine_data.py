@@ -20,6 +20,10 @@ import torch
 import pathkernel as pk
 from benchmarks import sources
 
+DEPTHS = (1, 2, 3, 5)  # hidden layers
+WIDTHS = (3, 5, 10, 20, 50, 100, 200, 500, 1000)
+NARROW = (0.001, 0.01, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 10_000)
+VARIANCES = (0.25, 4.0)
 STRENGTHS = (0.25, 0.5, 1.0, 2.0)  # of the branches of the teacher
 
 

@@ -9,8 +9,17 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from benchmarks.engine import DEPTHS, NARROW, VARIANCES, WIDTHS
-from benchmarks.engine_data import STRENGTHS, Branches, Convolution, DeepLinear, Gated
+from benchmarks.engine_data import (
+    DEPTHS,
+    NARROW,
+    STRENGTHS,
+    VARIANCES,
+    WIDTHS,
+    Branches,
+    Convolution,
+    DeepLinear,
+    Gated,
+)
 from pathkernel_views.chart import PALETTE, Chart, save_charts
 from pathkernel_views.picture import HALF, inline
 from pathkernel_views.primitives import heatmaps

@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.phases``  twenty examples, one layer of two heads, N = 20, T = 0.01
 
-The theory has two branches of minima along the prior variance σ²: silent, with U near 0, and in
+The theory has two states along the prior variance σ²: silent, with U near 0, and in
 use. Chains of the no-U-turn sampler over all weights start in both states at variances below,
 between and above the spinodals, from networks at equilibrium beyond the spinodals. A chain leaves
 its state when tr U first passes the geometric mean of the two traces at the crossing. Its second
@@ -26,9 +26,9 @@ from scipy.stats import multivariate_t
 import pathkernel_core as pk
 from benchmarks.chains import mean_and_error, sample
 from pathkernel_core.contracts.sampler import Model
-from pathkernel_core.phases.coexistence import ActionFamily, BranchPoint, crossings_between, follow
+from pathkernel_core.phases.coexistence import ActionFamily, StatePoint, crossings_between, follow
 from pathkernel_core.phases.spinodals import spinodal_towards
-from pathkernel_sampling.chains.chain import ChainState, draw, warm_up
+from pathkernel_sampling.chains.chain import ChainState, draw_states, warm_up
 from pathkernel_sampling.models.models import build_model, position_at
 
 HEADS, WIDTH, TEMPERATURE = (2,), 20, 0.01
@@ -36,7 +36,7 @@ XI = 0.1 * np.random.default_rng(3).normal(size=(20, 2, 4))
 LABELS = np.sign(XI[:, 0, 0])  # one head tells the label
 PROBLEM = pk.Problem(XI, LABELS)
 SIDES = 0.02, 0.4  # variances far below and far above the crossing
-LIMITS = 1e-4, 10.0  # up to which the branches are followed
+LIMITS = 1e-4, 10.0  # up to which the states are followed
 FRACTIONS = (-1.4, -0.5, -0.1, 0.1, 0.5, 1.4)  # of ln(spinodal / crossing); negative: below
 CHAINS, WARM_UP, DRAWS = 2, 300, 400  # of all weights
 PROPOSALS = 20_000  # of importance sampling, from each fit
@@ -74,7 +74,7 @@ def traces_from(start: float, variances: list[float]) -> Iterator[np.ndarray]:
     for variance in variances:
         model, factor = scaled_model("weights", variance), math.sqrt(start / variance)
         draws = [
-            draw(model, moved(model, state, factor), pair[1], DRAWS)[1]
+            draw_states(model, moved(model, state, factor), pair[1], DRAWS)[1]
             for state, pair in zip(states, keys)
         ]
         matrices = np.stack([run["order_parameter"] for run in draws])
@@ -113,10 +113,10 @@ def variances_around(crossing: float, spinodals: tuple[float, float]) -> list[fl
     ]
 
 
-def minimum_at(branch: BranchPoint, variance: float) -> pk.Solution | None:
-    """Minimum of a branch at a variance; None beyond its end."""
+def minimum_at(state: StatePoint, variance: float) -> pk.Solution | None:
+    """Minimum of a state at a variance; None beyond its end."""
     target = np.log([variance])
-    reached = follow(FAMILY, branch, target)
+    reached = follow(FAMILY, state, target)
     return reached.solution if np.array_equal(reached.point, target) else None
 
 
@@ -142,14 +142,13 @@ def departures(traces: np.ndarray, state: int, boundary: float) -> str:
 def main() -> None:
     warnings.simplefilter("ignore")
     (crossing,) = crossings_between(FAMILY, *(FAMILY.search(np.log([v])) for v in SIDES))
-    branches = crossing.minima
+    states = crossing.minima
     ends = [
-        spinodal_towards(FAMILY, branch, np.log([end]))
-        for branch, end in zip(branches[::-1], LIMITS)
+        spinodal_towards(FAMILY, state, np.log([end])) for state, end in zip(states[::-1], LIMITS)
     ]
     spinodals = tuple(math.exp(end.point[0]) for end in ends)
     at_crossing = math.exp(crossing.point[0])
-    boundary = math.exp(np.mean([np.log(trace(branch.solution)) for branch in branches]))
+    boundary = math.exp(np.mean([np.log(trace(state.solution)) for state in states]))
     print(
         f"crossing {at_crossing:.4f}, spinodals {spinodals[0]:.4f} and "
         f"{spinodals[1]:.4f}; boundary tr U = {boundary:.2g}; {CHAINS} chains "
@@ -161,7 +160,7 @@ def main() -> None:
     variances = variances_around(at_crossing, spinodals)
     runs = [traces_from(start, variances) for start in (variances[0], variances[-1])]
     for variance, *starts in zip(variances, *runs):
-        minima = [minimum_at(branch, variance) for branch in branches]
+        minima = [minimum_at(state, variance) for state in states]
         *means, probability = exact_traces(variance, minima, boundary)
         cells = [f"{variance:.4f}"]
         for state, minimum in enumerate(minima):

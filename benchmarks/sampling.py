@@ -47,7 +47,7 @@ def measure(name: str, options: argparse.Namespace) -> dict:
     import pathkernel_core as pk
     from benchmarks.chains import mean_and_error
     from benchmarks.layer_by_layer import LayerByLayer
-    from pathkernel_sampling.chains.chain import draw, warm_up
+    from pathkernel_sampling.chains.chain import draw_states, warm_up
     from pathkernel_sampling.models.models import build_model
     from pathkernel_tasks.hidden_markov import HiddenMarkov
 
@@ -82,7 +82,7 @@ def measure(name: str, options: argparse.Namespace) -> dict:
         begin, advance = numpyro.warm_up, numpyro.draw
     else:
         begin = partial(warm_up, model, steps=options.warm_up)
-        advance = partial(draw, model, count=block)
+        advance = partial(draw_states, model, count=block)
     keys = [jax.random.fold_in(jax.random.key(options.seed), chain) for chain in range(chains)]
     states = [begin(key=jax.random.fold_in(key, 0)) for key in keys]
     warm = time.process_time() - start

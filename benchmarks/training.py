@@ -37,7 +37,7 @@ def seconds(form: str, name: str, repetitions: int) -> list[float]:
     def step(state, coordinates, labels):
         def loss(weights):
             tokens = coordinates @ space.basis + space.offsets
-            return jnp.mean((layer_form.network_output(weights, tokens) - labels) ** 2)
+            return jnp.mean((layer_form.output_by_layers(weights, tokens) - labels) ** 2)
 
         if form == "paths":
             _, gradient = loss_and_gradient(state.weights, space, coordinates, labels)

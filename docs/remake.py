@@ -33,9 +33,9 @@ from benchmarks.choices import choice_rows
 from pathkernel_core.system.text import number
 from pathkernel_datasets.folder.reading import open_study
 from pathkernel_datasets.results.stored_study import StoredStudy
-from pathkernel_datasets.selection.gains import gains
+from pathkernel_datasets.selection.finite_width_gain import finite_width_gain
 from pathkernel_datasets.selection.selection import Selection
-from pathkernel_phases.learning import stored_curves
+from pathkernel_phases.learning import stored_learning_curves
 from pathkernel_trained.bundled import bundled_digests, heads_path
 from pathkernel_trained.path_network import read_paths
 
@@ -193,7 +193,7 @@ def bundled() -> str:
 
 def image_gains(network: str) -> str:
     """Accuracy and gain of every width on every test set, with both errors."""
-    dataset = gains(open_study(images(network)).load())
+    dataset = finite_width_gain(open_study(images(network)).load())
     sets = [str(name) for name in dataset["test_set"].values]
     rows = [["N", "T", *(heading for name in sets for heading in (name, "gain"))]]
     for width in dataset["width"].values:
@@ -499,7 +499,7 @@ def _figures(network: str) -> dict[str, float]:
 @functools.cache
 def _of_network(name: str) -> tuple[xr.Dataset, xr.Dataset, xr.Dataset]:
     """Gains, agreement of U with the trained one, and heads removed on unseen characters."""
-    gain = gains(open_study(images(name)).load()).sel(width=10)
+    gain = finite_width_gain(open_study(images(name)).load()).sel(width=10)
     agreement = comparison(name).sel(source="theory", temperature=0.5, width=10).isel(seed=0)
     return gain, agreement, pruning(name).isel(test_set=0)
 
@@ -576,7 +576,7 @@ def report_in_a_browser() -> Path:
 
 def learning_table() -> str:
     """Squared errors, measured and in the average case, at fixed N and P/N, and in the limit."""
-    curves = stored_curves(learning_curves()).isel(temperature=0).median("seed")
+    curves = stored_learning_curves(learning_curves()).isel(temperature=0).median("seed")
     rows = [["P", "N = 10", "N = 100", "N = P/4", "limit"]]
     for examples in curves["examples"].values:
         point = curves.sel(examples=examples)

@@ -5,16 +5,23 @@ import importlib
 
 import pytest
 
-STUDIES = ("run_study", "reading", "gains", "run_result")
-MODELS = ("capture", "removal", "comparison")
-MODULES = [f"pathkernel_datasets.{name}" for name in STUDIES]
-MODULES += [f"pathkernel_capture.{name}" for name in MODELS]
+STUDIES = (
+    "pathkernel_datasets.run.run_study",
+    "pathkernel_datasets.folder.reading",
+    "pathkernel_datasets.selection.finite_width_gain",
+    "pathkernel_datasets.results.run_result",
+)
+MODELS = (
+    "pathkernel_capture.capture",
+    "pathkernel_pruning.live.removal",
+    "pathkernel_pruning.live.comparison",
+)
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", [*STUDIES, *MODELS])
 def test_examples_in_docstrings_run(name, tmp_path, monkeypatch):
-    if name.startswith("pathkernel_capture"):
-        pytest.importorskip("torch", reason="capture is of PyTorch models")
+    if name in MODELS:
+        pytest.importorskip("torch", reason="live models are of PyTorch")
     monkeypatch.chdir(tmp_path)
     results = doctest.testmod(
         importlib.import_module(name), optionflags=doctest.NORMALIZE_WHITESPACE

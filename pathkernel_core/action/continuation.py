@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from typing import TypeAlias
 
 import numpy as np
 
@@ -22,6 +23,9 @@ from pathkernel_core.system.progress import Progress, Report, silent
 
 UNSOLVABLE = (NotPositiveDefiniteError, np.linalg.LinAlgError)
 """Errors of a point whose kernel cannot be factorised."""
+
+Outcome: TypeAlias = "Solution | NotPositiveDefiniteError | np.linalg.LinAlgError"
+"""What a point of a grid ends with: its solution, or the error of its factorisation."""
 
 
 def minimise_from(
@@ -67,6 +71,74 @@ def solver_from(
     return (yield from solver(descender(problem, network, temperature, *settings), None, None))
 
 
+def minimise_grid(
+    problem: Problem,
+    networks: Sequence[Network],
+    temperatures: Sequence[float],
+    on_point: Callable[[int, float, Outcome], None],
+    *,
+    is_over: Callable[[int, float], bool] = lambda index, temperature: False,
+    reporter: Callable[[int, float], Report] = lambda index, temperature: silent,
+    tolerance: float | None = None,
+    max_evaluations: int = 2000,
+) -> None:
+    """Minimise the actions of networks, each from the highest temperature to the lowest.
+
+    A minimisation starts from the solution at the temperature above, with the curvature that was
+    seen there, as :func:`solver_from` does. Networks go side by side where evaluations are faster
+    together, otherwise one after another; the order changes no value.
+
+    Parameters
+    ----------
+    problem : Problem
+        Training examples, in the form in which they are evaluated.
+    networks : sequence of Network
+    temperatures : sequence of float
+        Each once, in any order.
+    on_point : callable
+        Called as soon as a point ends, with the network's index, the temperature and the outcome,
+        under the caller's settings of floating-point errors. What it raises ends the grid.
+    is_over : callable, optional
+        Called before a point, with the same index and temperature. If it returns True, the network
+        is not minimised there and at lower temperatures.
+    reporter : callable, optional
+        Called when a point begins, with the same arguments; it returns the receiver of the
+        Progress of its steps.
+    tolerance, max_evaluations
+        As for :func:`minimise_actions`.
+    """
+    callers = np.geterr()
+
+    def along_temperatures(index: int) -> AskingEnergy[None]:
+        start: Solution | None = None
+        for temperature in sorted(temperatures, reverse=True):
+            if is_over(index, temperature):
+                return
+            outcome: Outcome
+            try:
+                outcome = yield from solver_from(
+                    problem,
+                    networks[index],
+                    temperature,
+                    start,
+                    tolerance=tolerance,
+                    max_evaluations=max_evaluations,
+                    report=reporter(index, temperature),
+                )
+            except UNSOLVABLE as error:
+                outcome = error
+            # overflows are silent for steps of a minimisation that go too far, not for the caller
+            with np.errstate(**callers):
+                on_point(index, temperature, outcome)
+            start = outcome if isinstance(outcome, Solution) and outcome.status.ok else None
+
+    indices = list(range(len(networks)))
+    groups = [indices] if problem.pays_together(len(networks)) else [[index] for index in indices]
+    for group in groups:
+        with undisturbed(problem, [networks[index] for index in group]):
+            answer_all([along_temperatures(index) for index in group], energies)
+
+
 def minimise_actions(
     problem: Problem,
     networks: Sequence[Network],
@@ -76,11 +148,12 @@ def minimise_actions(
     max_evaluations: int = 2000,
     throw: bool = True,
     report: Report = silent,
+    on_solution: Callable[[int, int, Solution], None] | None = None,
 ) -> list[list[Solution]]:
     """Minimise the actions of several networks at several temperatures (Eq. 11, 32).
 
-    The networks go side by side, and their evaluations share the kernels of pairs of paths where
-    that is faster: with 600 examples and 16 paths a grid of ten widths and ten temperatures takes
+    Where it is faster, the networks go side by side, and their evaluations share the kernels of
+    pairs of paths: with 600 examples and 16 paths a grid of ten widths and ten temperatures takes
     six tenths of the time of single minimisations. Each network goes from the highest temperature
     to the lowest, and starts from its solution at the temperature above, with the curvature that
     was seen there; where the action may have several minima, it searches as
@@ -102,6 +175,9 @@ def minimise_actions(
         Raise if the tolerance is not reached. If False, check ``Solution.status``.
     report : callable
         Called with a Progress after every step: the points so far, and all of them.
+    on_solution : callable, optional
+        Called with i, j and ``solutions[i][j]`` as soon as this point is solved, for example to
+        store it. What it raises ends the computation.
 
     Returns
     -------
@@ -154,26 +230,25 @@ def minimise_actions(
     if all(network.shared for network in networks):
         problem = problem.for_points(len(networks))
     total, solved = len(networks) * len(temperatures), itertools.count(1)
+    rows: list[dict[float, Solution]] = [{} for _ in networks]
 
-    def along_temperatures(network: Network) -> AskingEnergy[dict[float, Solution]]:
-        solutions: dict[float, Solution] = {}
-        start = None
-        for temperature in sorted(temperatures, reverse=True):
-            solution = yield from solver_from(
-                problem,
-                network,
-                temperature,
-                start,
-                tolerance=tolerance,
-                max_evaluations=max_evaluations,
-            )
-            if throw and not solution.status.ok:
-                raise not_minimised(solution, descender(problem, network, temperature, *settings))
-            solutions[temperature] = solution
-            start = solution if solution.status.ok else None
-            report(Progress(next(solved), total, "minimising"))
-        return solutions
+    def on_point(index: int, temperature: float, outcome: Outcome) -> None:
+        if isinstance(outcome, Exception):
+            raise outcome
+        if throw and not outcome.status.ok:
+            failed = descender(problem, networks[index], temperature, *settings)
+            raise not_minimised(outcome, failed)
+        rows[index][temperature] = outcome
+        if on_solution is not None:
+            on_solution(index, temperatures.index(temperature), outcome)
+        report(Progress(next(solved), total, "minimising"))
 
-    with undisturbed(problem, networks):
-        rows = answer_all([along_temperatures(network) for network in networks], energies)
+    minimise_grid(
+        problem,
+        networks,
+        temperatures,
+        on_point,
+        tolerance=tolerance,
+        max_evaluations=max_evaluations,
+    )
     return [[row[temperature] for temperature in temperatures] for row in rows]

@@ -42,7 +42,7 @@ class Level:
 
     Attributes
     ----------
-    branches : int
+    steps : int
         Blocks of rows, one for a skip and for each head of the layer; 1 for the readout.
     rows, columns : int
         Fewer columns than rows where U_ℓ is singular.
@@ -54,7 +54,7 @@ class Level:
         Whether the width is infinite, which leaves no coordinates.
     """
 
-    branches: int
+    steps: int
     rows: int
     columns: int
     shared: int
@@ -105,18 +105,18 @@ class Level:
         return indices.reshape(-1)
 
     def blocks(self, matrix: Array) -> Array:
-        """Rows of a matrix split by the branches of this layer: (branches, m, columns)."""
-        return matrix.reshape(self.branches, -1, matrix.shape[1])
+        """Rows of a matrix split by the steps of this layer: (steps, m, columns)."""
+        return matrix.reshape(self.steps, -1, matrix.shape[1])
 
     def side_by_side(self, matrix: np.ndarray) -> np.ndarray:
-        """Blocks of a matrix beside each other: (m, branches · columns)."""
-        size, columns = self.rows // self.branches, matrix.shape[1]
-        blocks = matrix.reshape(self.branches, size, columns)
+        """Blocks of a matrix beside each other: (m, steps · columns)."""
+        size, columns = self.rows // self.steps, matrix.shape[1]
+        blocks = matrix.reshape(self.steps, size, columns)
         return blocks.transpose(1, 0, 2).reshape(size, -1)
 
     def stacked(self, matrix: np.ndarray) -> np.ndarray:
         """Blocks of :meth:`side_by_side` below each other again: (rows, columns)."""
-        blocks = matrix.reshape(len(matrix), self.branches, -1)
+        blocks = matrix.reshape(len(matrix), self.steps, -1)
         return blocks.transpose(1, 0, 2).reshape(self.rows, -1)
 
     def of_heads(self, blocks: Array) -> Array:
@@ -145,9 +145,9 @@ def chain_levels(network: Network) -> tuple[Level, ...]:
     """
     check_shared(network)
     levels, start = [], 0
-    shapes = zip((*network.branches, 1), network.sizes, network.shared_sizes, network.widths)
-    for branches, size, shared, width in shapes:
-        levels.append(Level(branches, size, size, shared, start, math.isinf(width)))
+    shapes = zip((*network.steps, 1), network.sizes, network.shared_sizes, network.widths)
+    for steps, size, shared, width in shapes:
+        levels.append(Level(steps, size, size, shared, start, math.isinf(width)))
         start = levels[-1].part.stop
     return tuple(levels)
 
@@ -416,8 +416,8 @@ class ChainCoordinates:
         for number, level in enumerate(self.levels):
             weight, scale = self.weights[number], self.scales[number]
             if level.fixed:  # what acts on U_ℓ acts on U_{ℓ+1} through it
-                size = level.rows // level.branches
-                blocks = from_below.reshape((level.branches, size) * 2)
+                size = level.rows // level.steps
+                blocks = from_below.reshape((level.steps, size) * 2)
                 blocks = np.einsum("hahb->hab", blocks)
                 from_below = scale**2 * level.of_heads(blocks).sum(axis=0)
                 if level.shared:
@@ -438,7 +438,7 @@ class ChainCoordinates:
             inverse = inverses[number]
             slopes[number] = np.dot(np.dot(inverse.T, weight * square), inverse) + from_below
             if number + 1 < len(factors):
-                size = level.rows // level.branches
+                size = level.rows // level.steps
                 heads = excess.reshape(-1, size, level.columns).transpose(1, 0, 2)
                 heads = heads.reshape(size, -1)
                 pairs_of_heads = excess[:, level.shared :].reshape((len(excess) // size, size) * 2)

@@ -29,8 +29,8 @@ from pathkernel_core.action.minima import (
 )
 from pathkernel_core.action.solution import Status
 from pathkernel_core.action.stability import ActionHessian
+from pathkernel_core.energy.form import Form
 from pathkernel_core.energy.problem import Problem
-from pathkernel_core.energy.spaces import Space
 from pathkernel_core.paths.network import Network
 from pathkernel_core.system.errors import NotPositiveDefiniteError
 from pathkernel_core.system.progress import Progress, Report
@@ -52,16 +52,16 @@ class EnergyQuestion:
 
     Attributes
     ----------
-    form : Space
+    form : Form
         Form of the energy.
     factor : array, shape (n·C, n·C) or (n,)
         Factor of σ²_0 U_1; of independent branches the square roots of its diagonal.
     temperature : float
     scales : array, shape (n·C, 1), or None
-        Scales of the paths, see :meth:`Space.energy_and_gradient`.
+        Scales of the paths, see :meth:`Form.energy_and_gradient`.
     """
 
-    form: Space
+    form: Form
     factor: np.ndarray
     temperature: float
     scales: np.ndarray | None

@@ -17,7 +17,6 @@ from pathkernel_core.arrays.backend import (
     add_to_diagonal,
     array_namespace,
     batches,
-    compiled,
     from_host,
     joined,
     not_overflown,
@@ -26,17 +25,15 @@ from pathkernel_core.arrays.backend import (
     to_host,
 )
 from pathkernel_core.arrays.products import matmul
-from pathkernel_core.energy.moments import predictor_mean
-from pathkernel_core.energy.pair_kernels import KernelPosterior
+from pathkernel_core.energy.form import Predictor
+from pathkernel_core.energy.posterior import PREDICTION_ELEMENTS
 from pathkernel_core.energy.problem import Problem
-from pathkernel_core.energy.spaces import Posterior
 from pathkernel_core.paths.input_kernels import total_kernel
 from pathkernel_core.paths.network import Network
 from pathkernel_core.paths.order_parameter import head_scores, scaled_order_parameter, skip_scores
 from pathkernel_core.system.notebook import matrix, table
 from pathkernel_core.system.threads import blas_threads_for
 
-PREDICTION_ELEMENTS = 2**22  # features of new examples in memory at once, 32 MiB in float64
 _SHOWN = 16  # branches in a notebook
 CLOSE = 10.0  # nats of the log evidence within which two minima may both contribute
 
@@ -347,7 +344,9 @@ class Solution:
         with blas_threads_for(seconds), np.errstate(over="ignore", invalid="ignore"):
             moments = [
                 self.problem.posterior_moments(
-                    *(posterior, factor, rows_of(xi, batch, axis)),
+                    posterior,
+                    factor,
+                    rows_of(xi, batch, axis),
                     None if own is None else rows_of(own, batch, axis),
                 )
                 for batch in batches(xi.shape[axis], step)
@@ -368,16 +367,12 @@ class Solution:
         xi = real_floating("cross" if self.problem.is_of_kernels else "xi", xi)
         posterior, factor = self.posterior
         with np.errstate(over="ignore", invalid="ignore"):
-            if isinstance(posterior, KernelPosterior):
-                mean = posterior.mean(xi, from_host(factor, xi))
-            else:
-                evaluate = compiled(predictor_mean, array_namespace(xi=xi))
-                mean = evaluate(xi, posterior.weights, self.problem.basis)
+            mean = posterior.mean(xi, from_host(factor, xi), self.problem.basis)
         not_overflown("the predictor's mean", mean, "rescale xi")
         return mean[:, 0] if self.network.outputs == 1 else mean
 
     @cached_property
-    def posterior(self) -> tuple[Posterior | KernelPosterior, np.ndarray]:
+    def posterior(self) -> tuple[Predictor, np.ndarray]:
         """Gaussian posterior of the predictor, and its factor of U times σ²_0 n c_π c_π'."""
         network = self.network
         factor = math.sqrt(network.kernel_variance) * self.factors[0]

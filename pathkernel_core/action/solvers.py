@@ -21,7 +21,6 @@ from pathkernel_core.action.descents import (
 )
 from pathkernel_core.action.solution import Minimum, Solution, Status
 from pathkernel_core.arrays.backend import Array, from_host
-from pathkernel_core.energy.kernel_batches import SharedKernels
 from pathkernel_core.energy.problem import Problem
 from pathkernel_core.paths.network import Network
 from pathkernel_core.system.errors import NotPositiveDefiniteError
@@ -95,8 +94,7 @@ def energies(questions: Sequence[EnergyQuestion]) -> list[tuple[float, np.ndarra
         by_form.setdefault(id(question.form), []).append(index)
     for indices in by_form.values():
         form = questions[indices[0]].form
-        several = len(indices) > 1
-        if several and isinstance(form, SharedKernels) and form.pays_together(len(indices)):
+        if len(indices) > 1 and form.pays_together(len(indices)):
             asked = [questions[index] for index in indices]
             together = form.energies_and_gradients(
                 [question.factor for question in asked],

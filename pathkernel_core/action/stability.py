@@ -5,7 +5,7 @@ that thousands of paths can be handled. Where a parameter θ moves, the minimum 
 
     dx/dθ = −(∂²S/∂x²)⁻¹ ∂²S/∂x∂θ,
 
-which diverges where the softest eigenvalue vanishes: at a spinodal, the end of a branch of minima.
+which diverges where the softest eigenvalue vanishes: at a spinodal, the end of a state.
 """
 
 from __future__ import annotations
@@ -14,16 +14,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import cast
 
 import numpy as np
 import scipy
 
 from pathkernel_core.action.coordinates import ChainCoordinates
-from pathkernel_core.energy.curvature import energy_curvature
-from pathkernel_core.energy.pair_kernels import PairSpace
 from pathkernel_core.energy.problem import Problem
-from pathkernel_core.energy.spaces import ExampleSpace, FeatureSpace
 from pathkernel_core.paths.network import Network
 from pathkernel_core.system.threads import blas_threads_for
 
@@ -97,11 +93,10 @@ class ActionHessian:
         self._factors = self.coordinates.factors(self._relative)
         self._scales = math.sqrt(self.network.kernel_variance) * self.network.path_scales[:, None]
         factor = self._scales * self._factors[0]
-        form = cast("ExampleSpace | FeatureSpace | PairSpace", problem.form)
         with blas_threads_for(problem.evaluation_seconds):
-            energy = form.energy_and_gradient(factor, temperature)[1]
+            energy = problem.form.energy_and_gradient(factor, temperature)[1]
             self._slope = self._of_order_parameter(energy)
-            self._curvature = energy_curvature(form, factor, temperature)
+            self._curvature = problem.form.curvature(factor, temperature)
 
     @property
     def size(self) -> int:

@@ -1,8 +1,8 @@
 """Exact forms of the energy at a diagonal order parameter, that of independent branches.
 
-They are the forms of :mod:`pathkernel_core.energy.spaces` with the square roots (n,) of the
-diagonal in place of the factor B of U, and with the diagonal (n,) of M − R. No array has n × n
-entries but the Gram matrix of feature space, which has them anyway.
+They are the forms of heads with shared weights, with the square roots (n,) of the diagonal in place
+of the factor B of U, and with the diagonal (n,) of M − R. No array has n × n entries but the Gram
+matrix of feature space, which has them anyway.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -36,25 +36,27 @@ from pathkernel_core.arrays.backend import (
 )
 from pathkernel_core.arrays.products import matmul
 from pathkernel_core.energy.costs import WHITENED, Sizes, cheapest_form
-from pathkernel_core.energy.kernel_energy import weights_of_one_output
+from pathkernel_core.energy.examples import ExampleSpace
+from pathkernel_core.energy.features import FeatureSpace, explained_by_features
+from pathkernel_core.energy.form import Form
+from pathkernel_core.energy.given_kernels import GivenKernels
+from pathkernel_core.energy.kernel_energy import kernel_energy
 from pathkernel_core.energy.label_spectrum import LabelSpectrum, kernel_spectrum
-from pathkernel_core.energy.spaces import (
-    ExampleSpace,
-    FeatureSpace,
-    Posterior,
-    explained_by_features,
-    not_positive_definite,
-)
+from pathkernel_core.energy.posterior import Posterior
+from pathkernel_core.energy.rows import not_positive_definite
 
 
-def branch_space(form: ExampleSpace | FeatureSpace) -> BranchSpace | BranchFeatureSpace:
+def branch_form(form: Form) -> Form:
     """Form of the energy of independent branches from that of heads with shared weights.
 
     In example space, with the kernels of all branches in memory where that makes evaluations faster
     and takes at most 1 GiB in float64 or as much as the features; while made, twice that.
     """
+    if isinstance(form, GivenKernels):
+        return form.branches()
     if isinstance(form, FeatureSpace):
         return BranchFeatureSpace(form.gram, form.projections, form.label_square, form.n_examples)
+    form = cast("ExampleSpace", form)
     examples, paths, width = form.features.shape
     in_memory = cheapest_form(Sizes(examples, paths, width, shared=False)) == "kernels"
     return BranchSpace(form.features, form.labels, in_memory)
@@ -73,6 +75,8 @@ class BranchSpace(ExampleSpace):
     """
 
     in_memory: bool = False
+    has_pairs = False
+    curvature = Form.curvature  # refuses
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -95,7 +99,7 @@ class BranchSpace(ExampleSpace):
     @property
     def _evaluation(self) -> tuple[Callable, tuple[Array, Array]]:
         if self.in_memory:
-            return energy_of_packed, (self.kernels, self.labels)
+            return kernel_energy, (self.kernels, self.labels)
         return _branch_examples, (self.features, self.labels)
 
     def energy(self, factor: Array, temperature: Array) -> Array:
@@ -126,6 +130,9 @@ class BranchSpace(ExampleSpace):
 @dataclass(frozen=True, eq=False)
 class BranchFeatureSpace(FeatureSpace):
     """Feature space at a diagonal order parameter."""
+
+    has_pairs = False
+    curvature = Form.curvature  # refuses
 
     @property
     def summed_kernels(self) -> Array:
@@ -170,16 +177,6 @@ def _packed_kernels(features: Array) -> Array:
     kernels = matmul(by_branch, xp.matrix_transpose(by_branch))
     entries = from_host(packed_order(features.shape[0])[0], features, xp.int64)
     return xp.take(xp.reshape(kernels, (kernels.shape[0], -1)), entries, axis=1)
-
-
-def energy_of_packed(
-    kernels: Array, labels: Array, factor: Array, temperature: Array, *, lower: bool = False
-) -> tuple[Array, Array]:
-    """Energy and M − R (n,) from packed kernels (n, P(P+1)/2): two products with all of them."""
-    kernel = matmul(factor[None, :] ** 2, kernels)
-    xp = array_namespace(kernels=kernels)
-    energy, weights = weights_of_one_output(kernel, labels, temperature, xp)
-    return energy, matmul(kernels, weights)[:, 0]
 
 
 def _branch_examples(

@@ -7,7 +7,7 @@ order parameters together the two readings are products of matrices, with B rows
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,16 +31,14 @@ from pathkernel_core.arrays.backend import (
 )
 from pathkernel_core.arrays.products import matmul
 from pathkernel_core.energy.costs import TOGETHER, Sizes, reads_kernels_together
-from pathkernel_core.energy.kernel_energy import (
-    multiplicities,
-    pairs_of_paths,
-    weights_of_one_output,
-)
+from pathkernel_core.energy.form import ExamplesForm
+from pathkernel_core.energy.kernel_energy import multiplicities, weights_of_one_output
+from pathkernel_core.energy.kernel_index import pairs_of_paths
 
 _ELEMENTS = 2**25  # of the kernels K that are held at once, 256 MiB in float64
 
 
-class SharedKernels(ABC):
+class SharedKernels(ExamplesForm):
     """Form of the energy whose evaluations can share one reading of the kernels.
 
     Attributes
@@ -51,7 +49,6 @@ class SharedKernels(ABC):
     """
 
     kernels: Array
-    labels: Array
 
     @property
     @abstractmethod
@@ -80,7 +77,7 @@ class SharedKernels(ABC):
         temperatures : sequence of float
         scales : sequence of arrays, shape (n, 1), or None
             Factors of the paths, see
-            :meth:`pathkernel_core.energy.spaces.Space.energy_and_gradient`.
+            :meth:`pathkernel_core.energy.form.Form.energy_and_gradient`.
         """
         scaled = [f if s is None else s * f for f, s in zip(factors, scales)]
         values: list[tuple[float, np.ndarray]] = []

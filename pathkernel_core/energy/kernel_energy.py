@@ -1,9 +1,8 @@
-"""Energy and gradient in kernel space: from the kernels of all pairs of paths."""
+"""Energy and gradient from packed kernels, of all pairs of paths or of single branches."""
 
 from __future__ import annotations
 
 import functools
-import math
 from typing import Any
 
 import numpy as np
@@ -21,51 +20,26 @@ from pathkernel_core.arrays.backend import (
     packed_order,
 )
 from pathkernel_core.arrays.products import matmul
+from pathkernel_core.energy.kernel_index import index_of
+from pathkernel_core.energy.rows import by_output
 
 
-@functools.lru_cache(maxsize=8)
-def pairs_of_paths(paths: int, outputs: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Pairs of paths in kernel space, and their entries in the gradient.
-
-    The pairs (pairs, 2); the index of the pair for each entry of a matrix n × n, (n²,); and the
-    share of that entry in the pair, (n²,).
-    """
-    pairs = np.argwhere(np.tri(paths) if outputs == 1 else np.ones((paths, paths)))
-    rows, columns = pairs.T
-    indices = np.empty((paths, paths), dtype=np.int64)
-    indices[columns, rows] = np.arange(len(pairs))
-    indices[rows, columns] = np.arange(len(pairs))
-    share = np.where(np.eye(paths) + (outputs > 1), 1.0, 0.5)
-    return pairs, indices.reshape(-1), share.reshape(-1)
-
-
-def kernel_space(
+def kernel_energy(
     kernels: Array, labels: Array, factor: Array, temperature: Array, *, lower: bool = False
 ) -> tuple[Array, Array]:
-    """Energy and M − R, in the same time for triangular and other factors."""
+    """Energy and M − R, in the same time for triangular and other factors.
+
+    Of a factor (n·C, r) of U from the kernels of pairs of paths; of the square roots (n,) of a
+    diagonal from those of branches.
+    """
     xp = array_namespace(kernels=kernels)
-    outputs = labels.shape[1]
-    paths = factor.shape[0] // outputs
-    pairs, _, _ = pairs_of_paths(paths, outputs)
+    index = index_of(factor, labels.shape[1])
     # K is linear in U and the kernels do not depend on it: two products with the whole array of
     # kernels, bound by the memory's speed, replace the mixing of features and the solve for F.
     # ∂energy/∂K = A⁻¹ − A⁻¹YYᵀA⁻¹ with A = K + T1, so that M − R are its products with the kernels
-    u = by_output(matmul(factor, xp.matrix_transpose(factor)), outputs, xp)
-    u = xp.take(u, from_host(pairs @ (paths, 1), kernels, xp.int64), axis=1)
-    weigh = weights_of_one_output if outputs == 1 else _weights_of_outputs
-    energy, weights = weigh(matmul(u, kernels), labels, temperature, xp)
-    return energy, sums_of_pairs(kernels, weights, outputs)
-
-
-def sums_of_pairs(kernels: Array, weights: Array, outputs: int) -> Array:
-    """Sums of the kernels' entries by weights (entries, C²), as a matrix over paths (n·C, n·C)."""
-    xp, pairs = array_namespace(kernels=kernels), kernels.shape[0]
-    paths = math.isqrt(pairs if outputs > 1 else 2 * pairs)
-    _, indices, share = pairs_of_paths(paths, outputs)
-    indices, share = from_host(indices, kernels, xp.int64), from_host(share[:, None], kernels)
-    sums = share * xp.take(matmul(kernels, weights), indices, axis=0)
-    sums = xp.permute_dims(xp.reshape(sums, (paths, paths, outputs, outputs)), (0, 2, 1, 3))
-    return xp.reshape(sums, (paths * outputs,) * 2)
+    weigh = weights_of_one_output if index.outputs == 1 else _weights_of_outputs
+    energy, weights = weigh(matmul(index.of_factor(factor), kernels), labels, temperature, xp)
+    return energy, index.gradient(matmul(kernels, weights))
 
 
 def weights_of_one_output(
@@ -101,10 +75,3 @@ def _weights_of_outputs(
     solved = matmul(coefficients, inverse)  # (K + T1)⁻¹ Y
     weights = inverse_from_root(inverse, xp) - solved[:, None] * solved[None, :]
     return energy, xp.matrix_transpose(by_output(weights, outputs, xp))
-
-
-def by_output(matrix: Array, outputs: int, xp: Any) -> Array:
-    """Matrix over (index, output) as one row for each pair of outputs: (m·C, m·C) → (C², m²)."""
-    size = matrix.shape[0] // outputs
-    blocks = xp.permute_dims(xp.reshape(matrix, (size, outputs) * 2), (1, 3, 0, 2))
-    return xp.reshape(blocks, (outputs**2, size**2))

@@ -1,4 +1,8 @@
-"""Kernels of pairs of paths as a user gives them: checked, and packed for the energy."""
+"""Kernels of pairs of paths, or of branches, as a user gives them: checked, and packed.
+
+Pairs are checked as one matrix over pairs of path and example, branches one by one: a weak branch
+may be wrong beside a strong one.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +14,19 @@ import numpy as np
 from pathkernel_core.arrays.backend import (
     Array,
     array_namespace,
+    batches,
     compiled,
     filled,
     from_host,
+    is_true,
     packed_order,
     real_floating,
     to_host,
 )
-from pathkernel_core.energy.costs import Sizes
-from pathkernel_core.energy.pair_kernels import PairSpace, mixed_kernels
+from pathkernel_core.arrays.products import matmul
+from pathkernel_core.energy.costs import WHITENED, Sizes
+from pathkernel_core.energy.given_kernels import GivenKernels, mixed_kernel
+from pathkernel_core.energy.kernel_index import BranchIndex, PairIndex
 from pathkernel_core.energy.statistics import check_given, check_labels
 from pathkernel_core.system.errors import NotPositiveDefiniteError
 
@@ -27,11 +35,15 @@ MOST_KERNELS = 2**30
 
 EXACT_ROWS = 1000
 """Rows n·P up to which all eigenvalues of given kernels are computed."""
-_MIXTURES = 8  # random mixtures whose eigenvalues are computed where there are more
+_PROBES = 8  # random mixtures of paths, or quadratic forms of a branch, where there are more
 
 
-def pair_space(kernels: Array, labels: Array) -> PairSpace:
+def given_kernels(kernels: Array, labels: Array, branches: bool) -> GivenKernels:
     """Energy of given kernels; see :meth:`pathkernel_core.Problem.from_kernels`."""
+    return _of_branches(kernels, labels) if branches else _of_pairs(kernels, labels)
+
+
+def _of_pairs(kernels: Array, labels: Array) -> GivenKernels:
     xp = array_namespace(kernels=kernels, labels=labels)
     check_given("kernels", kernels)
     shape, paths = tuple(kernels.shape), paths_of(kernels)
@@ -45,10 +57,47 @@ def pair_space(kernels: Array, labels: Array) -> PairSpace:
             f"kernels of shape {shape} must be symmetric, C_ππ'(x, x') = C_π'π(x', x), but entries "
             f"differ by up to {deviation:.3g}"
         )
-    pack = compiled(packed_kernels, xp, static=("paths", "outputs"))
-    space = PairSpace(pack(kernels, paths=paths, outputs=labels.shape[1]), labels)
-    _check_positive(kernels, space, paths, rounding)
-    return space
+    index = PairIndex(paths, labels.shape[1])
+    pack = compiled(packed_kernels, xp, static=("index",))
+    form = GivenKernels(pack(kernels, index=index), labels, index)
+    _check_positive(kernels, form, index, rounding)
+    return form
+
+
+def _of_branches(kernels: Array, labels: Array) -> GivenKernels:
+    xp = array_namespace(kernels=kernels, labels=labels)
+    check_given("kernels", kernels)
+    shape = tuple(kernels.shape)
+    if len(shape) != 3 or shape[1] != shape[2]:
+        raise ValueError(
+            f"kernels must have shape (n, P, P), one matrix for each branch, but has {shape}; "
+            "kernels of all pairs of paths are for branches=False"
+        )
+    elements = shape[0] * (shape[1] * (shape[1] + 1) // 2)
+    if elements > MOST_KERNELS:
+        raise ValueError(
+            f"the kernels of {shape[0]} branches between {shape[1]} examples have {elements:.2g} "
+            f"elements, {elements / 2**27:.2g} GiB in float64, more than {MOST_KERNELS:.2g}; take "
+            "fewer branches or examples, or give their inputs to Problem"
+        )
+    kernels = real_floating("kernels", kernels, ("n", "P", "P"))
+    labels = check_labels(labels, "kernels", kernels, shape[1])
+    if labels.shape[1] > 1:
+        raise ValueError(
+            f"labels have {labels.shape[1]} outputs, but independent branches have one, since u_l "
+            "would be a matrix over outputs; give kernels of all pairs of paths, branches=False"
+        )
+    rounding = math.sqrt(float(xp.finfo(kernels.dtype).eps))
+    by_branch = batches(shape[0], max(1, WHITENED // shape[1] ** 2))
+
+    def packed() -> Iterator[Array]:
+        for batch in by_branch:  # which bounds copies
+            part = kernels[batch, ...]
+            _check_symmetric_branches(part, shape, rounding)
+            _check_positive_branches(part, shape, rounding)
+            yield compiled(_packed_branches, xp)(part, float(shape[0]))
+
+    return GivenKernels(filled(packed(), shape[0]), labels, BranchIndex(shape[0]))
 
 
 def paths_of(kernels: Array) -> int:
@@ -132,11 +181,11 @@ def _same_path(paths: int) -> np.ndarray:
     return np.cumsum([0, *range(paths, 1, -1)])
 
 
-def packed_kernels(kernels: Array, *, paths: int, outputs: int) -> Array:
-    """Kernels as :class:`pathkernel_core.energy.pair_kernels.PairSpace` has them."""
-    xp, examples = array_namespace(kernels=kernels), kernels.shape[-1]
+def packed_kernels(kernels: Array, *, index: PairIndex) -> Array:
+    """Kernels of pairs as :class:`pathkernel_core.energy.given_kernels.GivenKernels` has them."""
+    xp, examples, paths = array_namespace(kernels=kernels), kernels.shape[-1], index.paths
     entries = from_host(packed_order(examples)[0], kernels, xp.int64)
-    if outputs > 1:
+    if index.outputs > 1:
         return xp.reshape(_full(kernels, paths=paths), (paths**2, -1)) / paths
 
     def packed() -> Iterator[Array]:
@@ -149,9 +198,16 @@ def packed_kernels(kernels: Array, *, paths: int, outputs: int) -> Array:
     return filled(packed(), paths * (paths + 1) // 2)
 
 
-def _check_positive(kernels: Array, space: PairSpace, paths: int, rounding: float) -> None:
+def _packed_branches(kernels: Array, branches: float) -> Array:
+    xp = array_namespace(kernels=kernels)
+    entries = from_host(packed_order(kernels.shape[-1])[0], kernels, xp.int64)
+    halves = (kernels + xp.matrix_transpose(kernels)) / (2 * branches)
+    return xp.take(xp.reshape(halves, (kernels.shape[0], -1)), entries, axis=1)
+
+
+def _check_positive(kernels: Array, form: GivenKernels, index: PairIndex, rounding: float) -> None:
     """Raise an error if kernels are seen not to be positive semidefinite."""
-    xp, examples = array_namespace(kernels=kernels), kernels.shape[-1]
+    xp, examples, paths = array_namespace(kernels=kernels), kernels.shape[-1], index.paths
     if paths * examples <= EXACT_ROWS:
         matrix = to_host(compiled(_full, xp, static=("paths",))(kernels, paths=paths))
         matrix = matrix.astype(float).transpose(0, 2, 1, 3).reshape((paths * examples,) * 2)
@@ -159,16 +215,13 @@ def _check_positive(kernels: Array, space: PairSpace, paths: int, rounding: floa
     else:
         # of every mixture v_π v_π' of a positive semidefinite kernel the eigenvalues are positive:
         # a few cannot show that all are, but refuse no kernel that is
-        vectors = np.random.default_rng(0).standard_normal((_MIXTURES, paths))
-        mix = compiled(mixed_kernels, xp)
-        values = [
-            to_host(
-                xp.linalg.eigvalsh(
-                    mix(space.kernels, from_host(np.outer(v, v), kernels), space.labels)
-                )
-            )
-            for v in vectors
-        ]
+        vectors = np.random.default_rng(0).standard_normal((_PROBES, paths))
+        mix = compiled(mixed_kernel, xp)
+        values = []
+        for v in vectors:
+            weights = index.of_pairs(from_host(np.outer(v, v).reshape(1, -1), kernels))
+            mixture = mix(form.kernels, weights, form.labels)
+            values.append(to_host(xp.linalg.eigvalsh(mixture)))
     for eigenvalues in values:
         if eigenvalues[0] < -rounding * abs(eigenvalues[-1]):
             raise NotPositiveDefiniteError(
@@ -176,3 +229,36 @@ def _check_positive(kernels: Array, space: PairSpace, paths: int, rounding: floa
                 "matrix over pairs of path and example, but have an eigenvalue of "
                 f"{eigenvalues[0]:.3g} beside one of {eigenvalues[-1]:.3g}"
             )
+
+
+def _check_symmetric_branches(kernels: Array, shape: tuple[int, ...], rounding: float) -> None:
+    xp = array_namespace(kernels=kernels)
+    deviations = xp.max(xp.abs(kernels - xp.matrix_transpose(kernels)), axis=(1, 2))
+    if is_true(xp.any(deviations > rounding * xp.max(xp.abs(kernels), axis=(1, 2)))):
+        deviation = float(xp.max(deviations))
+        raise ValueError(
+            f"kernels of shape {shape} must be symmetric, C_ll(x, x') = C_ll(x', x), but entries "
+            f"differ by up to {deviation:.3g}"
+        )
+
+
+def _check_positive_branches(kernels: Array, shape: tuple[int, ...], rounding: float) -> None:
+    """Raise an error if kernels are seen not to be positive semidefinite."""
+    xp = array_namespace(kernels=kernels)
+    if shape[0] * shape[1] <= EXACT_ROWS:
+        values = to_host(xp.linalg.eigvalsh(kernels))
+    else:
+        # vᵀCv of random vectors, and the diagonal: they cannot show that all are positive, but
+        # refuse no kernel that is
+        probes = np.random.default_rng(0).standard_normal((shape[1], _PROBES))
+        vectors = from_host(probes, kernels)
+        forms = to_host(xp.sum(vectors * matmul(kernels, vectors), axis=1))
+        values = np.concatenate([forms, to_host(xp.linalg.diagonal(kernels))], axis=1)
+    largest = np.abs(values).max(axis=1)
+    worst = int(np.argmin(values.min(axis=1) + rounding * largest))
+    if values[worst].min() < -rounding * largest[worst]:
+        raise NotPositiveDefiniteError(
+            f"kernels of shape {shape} must be positive semidefinite for every branch, but one has "
+            f"an eigenvalue of at most {values[worst].min():.3g} beside values of "
+            f"{largest[worst]:.3g}"
+        )

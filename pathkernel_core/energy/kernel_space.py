@@ -15,9 +15,9 @@ from pathkernel_core.arrays.backend import (
     packed_order,
 )
 from pathkernel_core.arrays.products import matmul
+from pathkernel_core.energy.examples import ExampleSpace
 from pathkernel_core.energy.kernel_batches import SharedKernels
-from pathkernel_core.energy.kernel_energy import kernel_space
-from pathkernel_core.energy.spaces import ExampleSpace
+from pathkernel_core.energy.kernel_energy import kernel_energy
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +47,7 @@ class KernelSpace(ExampleSpace, SharedKernels):
 
     @property
     def _evaluation(self) -> tuple[Callable, tuple[Array, Array]]:
-        return kernel_space, (self.kernels, self.labels)
+        return kernel_energy, (self.kernels, self.labels)
 
 
 def _kernels(features: Array, *, outputs: int) -> Array:

@@ -19,21 +19,15 @@ from pathkernel_core.arrays.backend import (
     to_host,
 )
 from pathkernel_core.arrays.scalars import positive
-from pathkernel_core.energy.branch_kernels import BranchKernelSpace, branch_kernel_space
-from pathkernel_core.energy.branch_spaces import BranchFeatureSpace, BranchSpace, branch_space
+from pathkernel_core.energy.branch_spaces import branch_form
 from pathkernel_core.energy.costs import Sizes, cheapest_form, evaluation_seconds
-from pathkernel_core.energy.kernel_batches import SharedKernels
-from pathkernel_core.energy.kernel_packing import check_size, pair_space
+from pathkernel_core.energy.examples import ExampleSpace
+from pathkernel_core.energy.features import FeatureSpace
+from pathkernel_core.energy.form import Form, Predictor
+from pathkernel_core.energy.kernel_packing import check_size, given_kernels
 from pathkernel_core.energy.kernel_space import KernelSpace
 from pathkernel_core.energy.label_spectrum import LabelSpectrum
-from pathkernel_core.energy.moments import covariances, inputs_span, posterior_moments, rotated
-from pathkernel_core.energy.pair_kernels import KernelPosterior, PairSpace
-from pathkernel_core.energy.spaces import (
-    ExampleSpace,
-    FeatureSpace,
-    Posterior,
-    Space,
-)
+from pathkernel_core.energy.posterior import inputs_span, rotated
 from pathkernel_core.energy.statistics import SufficientStatistics, check_examples
 from pathkernel_core.paths.network import Network
 from pathkernel_core.system.errors import NotPositiveDefiniteError
@@ -104,7 +98,7 @@ class Problem:
             space = cheapest_form(sizes)
         if space == "kernels":
             check_size(paths, examples, labels.shape[1], 'set space="auto"')
-        form: ExampleSpace | FeatureSpace
+        form: Form
         if space == "features":
             form = _feature_space(SufficientStatistics.of(xi, labels), width)
         else:
@@ -121,27 +115,33 @@ class Problem:
         return cls.__new__(cls)._set(form, width, paths, statistics.n_examples, outputs, None)
 
     @classmethod
-    def from_kernels(cls, kernels: Array, labels: Array) -> Problem:
-        """Problem of any positive semidefinite kernels of pairs of paths, in place of inputs.
+    def from_kernels(cls, kernels: Array, labels: Array, branches: bool = False) -> Problem:
+        """Problem of any positive semidefinite kernels along the paths, in place of inputs.
 
         Parameters
         ----------
-        kernels : array, shape (n, n, P, P), or (n(n + 1)/2, P, P)
+        kernels : array, shape (n, n, P, P) or (n(n + 1)/2, P, P); of branches (n, P, P)
             C_ππ'(x, x') of path π of example x and path π' of example x', without the factors of
             Eq. 10: ξ_π(x)·ξ_π'(x')/N_0 for attentioned inputs. Or the pairs π ≤ π' alone, the first
-            path slowest: (1, 1), (1, 2), … (1, n), (2, 2), …
+            path slowest: (1, 1), (1, 2), … (1, n), (2, 2), … Of branches C_ll(x, x') of every
+            branch alone.
         labels : array, shape (P,) or (P, C)
-            As for :class:`Problem`.
+            As for :class:`Problem`; of branches (P,).
+        branches : bool
+            Whether the kernels are those of independent branches, which need none of different
+            paths. They serve networks with ``shared=False`` only, at thousands of branches.
 
         Raises
         ------
         ValueError
             If shapes do not match, kernels are not symmetric to rounding, a value is NaN or
-            infinite, or they would have more than 2³⁰ elements when packed, n(n + 1)/2·P(P + 1)/2
-            for one output and n²·P² for several.
+            infinite, labels of branches have several outputs, or kernels would have more than 2³⁰
+            elements when packed: n(n + 1)/2·P(P + 1)/2 for one output, n²·P² for several, and
+            n·P(P + 1)/2 for branches.
         NotPositiveDefiniteError
             If an eigenvalue is negative beyond rounding. All are computed up to n·P = 1000; beyond,
-            those of eight random mixtures of paths, which may pass kernels that are not positive.
+            those of eight random mixtures of paths, or of branches diagonals and eight random
+            quadratic forms, which may pass kernels that are not positive.
         TypeError, PrecisionError
             As for :class:`Problem`.
 
@@ -155,63 +155,31 @@ class Problem:
         >>> import numpy as np
         >>> import pathkernel as pk
         >>> xi = np.random.default_rng(0).normal(size=(20, 4, 5))
+        >>> labels = np.sign(xi[:, 0, 0])
         >>> kernels = np.einsum("api,bqi->pqab", xi, xi) / 5
-        >>> problem = pk.Problem.from_kernels(kernels, np.sign(xi[:, 0, 0]))
+        >>> problem = pk.Problem.from_kernels(kernels, labels)
         >>> problem
         Problem(20 examples, 4 paths, 1 outputs, of given kernels)
         >>> solution = pk.minimise_action(problem, pk.Network((2, 2), 50), 0.1)
         >>> own = np.einsum("pqaa->pqa", kernels)
         >>> solution.predict(kernels[:, :, :3], own[:, :, :3]).mean.shape
         (3,)
-        """
-        form = pair_space(kernels, labels)
-        sizes = form.n_paths, form.labels.shape[0], form.labels.shape[1]
-        return cls.__new__(cls)._set(form, 0, *sizes, None)
 
-    @classmethod
-    def from_branch_kernels(cls, kernels: Array, labels: Array) -> Problem:
-        """Problem of independent branches, of the kernels of every branch alone.
+        Independent branches:
 
-        It serves networks with ``shared=False`` only, which need no kernels of pairs.
-
-        Parameters
-        ----------
-        kernels : array, shape (n, P, P)
-            C_ll(x, x'), positive semidefinite, without the factor 1/n.
-        labels : array, shape (P,)
-            Targets Y.
-
-        Raises
-        ------
-        ValueError
-            If shapes do not match, kernels are not symmetric to rounding, a value is NaN or
-            infinite, labels have several outputs, or the kernels would have more than 2³⁰ elements
-            when packed, n·P(P + 1)/2.
-        NotPositiveDefiniteError
-            If an eigenvalue is negative beyond rounding. All are computed up to n·P = 1000; beyond,
-            diagonals and eight random quadratic forms, which may pass kernels that are not
-            positive.
-        TypeError, PrecisionError
-            As for :class:`Problem`.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> import pathkernel as pk
-        >>> xi = np.random.default_rng(0).normal(size=(20, 4, 5))
         >>> kernels = pk.same_path_kernels(xi)
-        >>> problem = pk.Problem.from_branch_kernels(kernels, np.sign(xi[:, 0, 0]))
+        >>> problem = pk.Problem.from_kernels(kernels, labels, branches=True)
         >>> solution = pk.minimise_action(problem, pk.Network((4,), 10, shared=False), 0.1)
         >>> solution.predict(kernels[:, :3], np.einsum("laa->la", kernels)[:, :3]).mean.shape
         (3,)
         """
-        form = branch_kernel_space(kernels, labels)
-        branches, examples = form.kernels.shape[0], form.labels.shape[0]
-        return cls.__new__(cls)._set(form, 0, branches, examples, 1, None)
+        form = given_kernels(kernels, labels, branches)
+        examples, outputs = form.labels.shape
+        return cls.__new__(cls)._set(form, 0, form.n_paths, examples, outputs, None)
 
     def _set(
         self,
-        form: ExampleSpace | FeatureSpace | PairSpace | BranchKernelSpace,
+        form: Form,
         input_width: int,
         n_paths: int,
         n_examples: int,
@@ -260,12 +228,12 @@ class Problem:
     @property
     def is_of_kernels(self) -> bool:
         """Whether kernels were given in place of attentioned inputs."""
-        return isinstance(self.form, PairSpace | BranchKernelSpace)
+        return self.form.is_of_kernels
 
     @property
     def has_pairs(self) -> bool:
         """Whether there are kernels of different paths; if not, branches must be independent."""
-        return not isinstance(self.form, BranchKernelSpace)
+        return self.form.has_pairs
 
     @property
     def array(self) -> Array:
@@ -287,17 +255,13 @@ class Problem:
         return self.branch_form.summed_kernels * (self.n_paths / self.n_examples)
 
     @cached_property
-    def branch_form(self) -> BranchSpace | BranchFeatureSpace | BranchKernelSpace:
+    def branch_form(self) -> Form:
         """Form of the energy of independent branches, made when first needed."""
-        if isinstance(self.form, BranchKernelSpace):
-            return self.form
-        if isinstance(self.form, PairSpace):
-            return BranchKernelSpace.of_pairs(self.form)
-        return branch_space(self.form)
+        return branch_form(self.form)
 
-    def form_for(self, network: Network) -> Space:
+    def form_for(self, network: Network) -> Form:
         """Form of the energy for a network, by whether its branches share their weights."""
-        return cast("Space", self.form if network.shared else self.branch_form)
+        return self.form if network.shared else self.branch_form
 
     def for_points(self, points: int) -> Problem:
         """Problem in the fastest form for evaluations of so many points together.
@@ -305,11 +269,12 @@ class Problem:
         Itself where ``space`` was given, or where no other form is faster.
         """
         sizes = Sizes(self.n_examples, self.n_paths, self.n_features, self.outputs)
-        if not (self._is_chosen and isinstance(self.form, ExampleSpace)):
+        if not (self._is_chosen and self.form.holds_examples):
             return self  # feature space keeps no examples
         if self.space == "kernels" or cheapest_form(sizes, points) != "kernels":
             return self
-        form = KernelSpace(self.form.features, self.form.labels)
+        in_examples = cast("ExampleSpace", self.form)
+        form = KernelSpace(in_examples.features, in_examples.labels)
         sizes_given = self.input_width, self.n_paths, self.n_examples, self.outputs
         problem = Problem.__new__(Problem)._set(form, *sizes_given, self.basis)
         problem._label_spectra = self._label_spectra
@@ -317,7 +282,7 @@ class Problem:
 
     def pays_together(self, points: int) -> bool:
         """Whether evaluations of so many points are faster together than one after another."""
-        return isinstance(self.form, SharedKernels) and self.form.pays_together(points)
+        return self.form.pays_together(points)
 
     @property
     def n_features(self) -> int:
@@ -477,7 +442,7 @@ class Problem:
 
     def posterior_moments(
         self,
-        posterior: Posterior | KernelPosterior,
+        posterior: Predictor,
         factor: np.ndarray,
         xi: Array,
         own: Array | None = None,
@@ -488,26 +453,11 @@ class Problem:
         examples and ``own`` (n, n, P_new) with themselves.
         """
         self.check_new(xi, own, shared=factor.ndim == 2)
-        if isinstance(posterior, KernelPosterior):
-            cross, own = real_floating("cross", xi), real_floating("own", own)
-            return posterior.moments(cross, own, from_host(factor, cross))
-        xi = real_floating("xi", xi, ("P_new", self.n_paths, self.input_width))
-        return posterior_moments(posterior, from_host(factor, xi), xi, self.basis)
-
-    def posterior_covariances(
-        self, posterior: Posterior, factor: np.ndarray, xi: Array
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Mean (P, C) and covariance of the outputs (P, C, C) at the training examples xi."""
-        xp = array_namespace(xi=xi, training=self.array)
-        mean, covariance = compiled(covariances, xp, static=("explained",))(
-            xi,
-            from_host(factor, xi),
-            posterior.weights,
-            self.basis,
-            posterior.arrays,
-            explained=posterior.explained,
-        )
-        return to_host(mean), to_host(covariance)
+        if self.is_of_kernels:
+            xi, own = real_floating("cross", xi), real_floating("own", own)
+        else:
+            xi = real_floating("xi", xi, ("P_new", self.n_paths, self.input_width))
+        return posterior.moments(xi, own, from_host(factor, xi), self.basis)
 
 
 @lru_cache(maxsize=64)

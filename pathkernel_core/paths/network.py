@@ -41,9 +41,9 @@ class Network:
         layers, or one for each. A layer with a skip connection has additional paths past its heads,
         whose head number is 0. None, the default, stands for a layer without one.
     shared : bool
-        Whether the branches of a layer share the weights around it, as heads do. If False, the
-        network is a sum of B independent branches, ``heads=(B,)``, each with a projection and a
-        readout of its own: see the notes.
+        Whether the heads of a layer share the weights around it. If False, the network is a sum of
+        B independent branches, ``heads=(B,)``, each with a projection and a readout of its own: see
+        the notes.
 
     Raises
     ------
@@ -178,7 +178,7 @@ class Network:
     @property
     def has_skips(self) -> bool:
         """Whether any layer has a skip connection, even of strength 0."""
-        return self.branches != self.heads
+        return self.steps != self.heads
 
     @property
     def skip_words(self) -> str:
@@ -186,14 +186,14 @@ class Network:
         return ", ".join("none" if skip is None else f"{skip:g}" for skip in self.skips)
 
     @property
-    def branches(self) -> tuple[int, ...]:
-        """Branches of each layer: its heads, and one more for a skip connection."""
+    def steps(self) -> tuple[int, ...]:
+        """Number of steps of each layer: its heads, and one more for a skip connection."""
         return tuple(heads + (skip is not None) for heads, skip in zip(self.heads, self.skips))
 
     @property
     def n_paths(self) -> int:
-        """Number n of attention paths, the product of the branches."""
-        return math.prod(self.branches)
+        """Number n of attention paths, the product of the steps of all layers."""
+        return math.prod(self.steps)
 
     @property
     def finite_widths(self) -> tuple[float, ...]:
@@ -218,7 +218,7 @@ class Network:
         """
         if not self.shared:
             return (1,) * self.n_paths
-        partial = [math.prod(self.branches[layer:]) for layer in range(self.n_layers + 1)]
+        partial = [math.prod(self.steps[layer:]) for layer in range(self.n_layers + 1)]
         return tuple(count * self.outputs for count in partial)
 
     @property
@@ -238,11 +238,11 @@ class Network:
         """
         # relative to 1/√n, which features carry; n counts paths through skips, hence √(H + 1)
         scales = np.ones(1)
-        for count, heads, skip in zip(self.branches, self.heads, self.skips):
-            branches = [math.sqrt(count / heads)] * heads
+        for count, heads, skip in zip(self.steps, self.heads, self.skips):
+            factors = [math.sqrt(count / heads)] * heads
             if skip is not None:
-                branches.insert(0, skip * math.sqrt(count))
-            scales = np.kron(scales, branches)
+                factors.insert(0, skip * math.sqrt(count))
+            scales = np.kron(scales, factors)
         return np.repeat(scales, self.outputs)
 
     @property
@@ -277,7 +277,7 @@ class Network:
 
         A skip connection is 0, and comes before the heads of its layer.
         """
-        layers = zip(self.branches, self.heads)
+        layers = zip(self.steps, self.heads)
         return tuple(itertools.product(*(range(1 + h - count, h + 1) for count, h in layers)))
 
     @property

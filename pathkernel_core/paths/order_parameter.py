@@ -129,14 +129,14 @@ def _scores(network: Network, order_parameter: Array) -> tuple[np.ndarray, np.nd
         return matrix / (matrix.max() or np.nan), np.array([np.nan])
     matrix = scaled_order_parameter(network, matrix)
     scores = []
-    for layer, count in enumerate(network.branches):
-        within = math.prod(network.branches[layer + 1 :]) * network.outputs
-        shape = (math.prod(network.branches[:layer]), count, within)
+    for layer, count in enumerate(network.steps):
+        within = math.prod(network.steps[layer + 1 :]) * network.outputs
+        shape = (math.prod(network.steps[:layer]), count, within)
         # |U| summed over pairs of paths by their heads (h, h') in this layer. Pairs through h are
         # row and column h, in both of which (h, h) is
         by_head = np.einsum("ahbcid->hi", matrix.reshape(shape * 2))
         scores.append(by_head.sum(axis=0) + by_head.sum(axis=1) - by_head.diagonal())
-    skips = [count - heads for count, heads in zip(network.branches, network.heads)]
+    skips = [count - heads for count, heads in zip(network.steps, network.heads)]
     largest = max(layer[skip:].max() for layer, skip in zip(scores, skips))
     scores = [layer / (largest or np.nan) for layer in scores]
     of_skips = [layer[0] if skip else np.nan for layer, skip in zip(scores, skips)]

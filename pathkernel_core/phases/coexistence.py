@@ -1,7 +1,7 @@
 """Minima of the action followed through parameters, and where the lowest of them changes.
 
-A branch is a minimum followed as parameters θ change: temperatures, widths, prior variances. Two
-branches can exist at the same θ. The lower action decides which one the posterior follows, so that
+A state is a minimum followed as parameters θ change: temperatures, widths, prior variances. Two
+states can exist at the same θ. The lower action decides which one the posterior follows, so that
 the two exchange roles at a *crossing*, a transition of first order. Each continues as a metastable
 minimum and ends at a *spinodal*, where it merges with a saddle: see
 :mod:`pathkernel_core.phases.spinodals`.
@@ -34,18 +34,18 @@ Result = TypeVar("Result")
 System = Callable[[np.ndarray], tuple[Network, float]]
 """Network and temperature at values (k,) of the parameters θ."""
 
-JUMP = 0.3  # distance of coordinates from their extrapolation, from which another branch is likely
+JUMP = 0.3  # distance of coordinates from their extrapolation, from which another state is likely
 _LARGEST_STEP = 0.5  # in ln θ
-RESOLUTION = 1e-3  # in ln θ, of the end of a branch
+RESOLUTION = 1e-3  # in ln θ, of the end of a state
 _PRECISION = 1e-9  # in ln θ, of a crossing
 _SAME_ACTION = 1e-7  # relative difference of actions of one minimum
 _DIFFERENCE = 1e-4  # in ln θ, of derivatives at fixed coordinates
 _PRODUCT = 2.5  # evaluations of the energy that a product with the Hessian costs
-_SMALLEST_INTERVAL = 1e-3  # in ln θ, in which branches between two others are looked for
+_SMALLEST_INTERVAL = 1e-3  # in ln θ, in which states between two others are looked for
 
 
 @dataclass(frozen=True, eq=False)
-class BranchPoint:
+class StatePoint:
     """A minimum of the action at one point of the parameters.
 
     Attributes
@@ -83,17 +83,17 @@ class ActionFamily:
         self.problem, self._system = problem, system
         self.evaluations = 0
 
-    def search(self, point: np.ndarray) -> BranchPoint | None:
+    def search(self, point: np.ndarray) -> StatePoint | None:
         """Lowest minimum that a search finds at a point ln θ; None if it does not converge."""
         solution = minimise_from(self.problem, *self._at(point), None)
         if solution is None or not solution.status.ok:
             return None
         self.evaluations += solution.evaluations
-        return BranchPoint(point, solution)
+        return StatePoint(point, solution)
 
     def descend(
         self, point: np.ndarray, start: Solution, coordinates: np.ndarray
-    ) -> BranchPoint | None:
+    ) -> StatePoint | None:
         """Minimum downhill from coordinates, with the curvature seen at ``start``; None if none."""
         network, temperature = self._at(point)
         start = dataclasses.replace(start, factors=tuple(_factors(network, coordinates)))
@@ -102,7 +102,7 @@ class ActionFamily:
         except (MinimisationError, NotPositiveDefiniteError, np.linalg.LinAlgError):
             return None
         self.evaluations += solution.evaluations
-        return BranchPoint(point, solution)
+        return StatePoint(point, solution)
 
     def evaluate(self, point: np.ndarray, coordinates: np.ndarray) -> tuple[float, np.ndarray]:
         """Action per width S/N and its gradient in the coordinates, at any of them.
@@ -142,7 +142,7 @@ class ActionFamily:
         with undisturbed(self.problem, [action.network]):
             return answer_all([asking], energies)
 
-    def slope(self, minimum: BranchPoint) -> np.ndarray:
+    def slope(self, minimum: StatePoint) -> np.ndarray:
         """Derivative (k,) of S/N at a minimum with respect to ln θ.
 
         The minimum moves, too, but where the gradient vanishes its motion does not count.
@@ -162,8 +162,8 @@ def _factors(network: Network, coordinates: np.ndarray) -> list[np.ndarray]:
 
 
 def follow(
-    family: ActionFamily, start: BranchPoint, target: np.ndarray, resolution: float = RESOLUTION
-) -> BranchPoint:
+    family: ActionFamily, start: StatePoint, target: np.ndarray, resolution: float = RESOLUTION
+) -> StatePoint:
     """Follow a minimum straight to a target ln θ; where it ends, return the last point before.
 
     Steps shrink where the minimum moves fast, and the end is known to ``resolution`` in ln θ.
@@ -179,7 +179,7 @@ def follow(
         if before is not None:  # the response to the parameters, by the last step
             ratio = np.abs(point - current.point).max() / np.abs(current.point - before.point).max()
             predicted = predicted + ratio * (current.coordinates - before.coordinates)
-        # a descent beyond the end of a branch does not fail: it slides onto the other branch,
+        # a descent beyond the end of a state does not fail: it slides onto the other state,
         # and only the jump of U tells
         reached = family.descend(point, current.solution, predicted)
         if reached is not None and is_near(reached.coordinates, predicted):
@@ -194,7 +194,7 @@ def follow(
 
 
 def is_near(coordinates: np.ndarray, predicted: np.ndarray) -> bool:
-    """Whether coordinates are on the branch for which they were predicted."""
+    """Whether coordinates are on the state for which they were predicted."""
     return float(np.abs(coordinates - predicted).max()) < JUMP
 
 
@@ -204,11 +204,11 @@ class Crossing:
 
     Attributes
     ----------
-    minima : (BranchPoint, BranchPoint)
+    minima : (StatePoint, StatePoint)
         The lowest on either side.
     """
 
-    minima: tuple[BranchPoint, BranchPoint]
+    minima: tuple[StatePoint, StatePoint]
 
     @property
     def point(self) -> np.ndarray:
@@ -216,22 +216,20 @@ class Crossing:
         return self.minima[0].point
 
 
-def crossings_between(
-    family: ActionFamily, below: BranchPoint, above: BranchPoint
-) -> list[Crossing]:
+def crossings_between(family: ActionFamily, below: StatePoint, above: StatePoint) -> list[Crossing]:
     """Crossings on the straight line between two points, in order from the first.
 
     Parameters
     ----------
     family : ActionFamily
-    below, above : BranchPoint
+    below, above : StatePoint
         The lowest minima at both ends. Where a third minimum is the lowest in between, both its
-        crossings are returned; a branch that is the lowest on a shorter stretch may be missed.
+        crossings are returned; a state that is the lowest on a shorter stretch may be missed.
 
     Returns
     -------
     list of Crossing
-        Empty if both minima belong to one branch.
+        Empty if both minima belong to one state.
     """
     followed = follow(family, below, above.point)
     if np.array_equal(followed.point, above.point) and _same_action(followed, above):
@@ -244,11 +242,11 @@ def crossings_between(
         point = ends[0] + share * (ends[1] - ends[0])
         one, other = (follow(family, minimum, point) for minimum in minima)
         exist = [np.array_equal(minimum.point, point) for minimum in (one, other)]
-        if not any(exist):  # both have ended: a third branch has the lowest action
+        if not any(exist):  # both have ended: a third state has the lowest action
             return _through(family, below, above, point)
         # the other minimum is not followed beyond its end, from where it could not be found again
         minima = (one if exist[0] else minima[0]), (other if exist[1] else minima[1])
-        # a branch that has ended counts as the higher one, since only the other is left
+        # a state that has ended counts as the higher one, since only the other is left
         difference = one.solution.action - other.solution.action
         if not all(exist):
             difference = -1.0 if exist[0] else 1.0
@@ -274,10 +272,10 @@ def crossings_between(
 
 def _through(
     family: ActionFamily,
-    below: BranchPoint,
-    above: BranchPoint,
+    below: StatePoint,
+    above: StatePoint,
     point: np.ndarray,
-    between: BranchPoint | None = None,
+    between: StatePoint | None = None,
 ) -> list[Crossing]:
     """Crossings from one minimum to the lowest in between, and from there to the other."""
     between = between or family.search(point)
@@ -287,11 +285,11 @@ def _through(
     return [crossing for half in halves for crossing in crossings_between(family, *half)]
 
 
-def _same_action(one: BranchPoint, other: BranchPoint) -> bool:
+def _same_action(one: StatePoint, other: StatePoint) -> bool:
     return not (is_lower(one, other) or is_lower(other, one))
 
 
-def is_lower(one: BranchPoint, other: BranchPoint) -> bool:
+def is_lower(one: StatePoint, other: StatePoint) -> bool:
     """Whether one minimum has the lower action, by more than the tolerance leaves."""
     actions = one.solution.action, other.solution.action
     return actions[0] < actions[1] - _SAME_ACTION * max(1.0, abs(actions[1]))

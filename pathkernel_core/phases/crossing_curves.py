@@ -16,8 +16,8 @@ import numpy as np
 
 from pathkernel_core.phases.coexistence import (
     ActionFamily,
-    BranchPoint,
     Crossing,
+    StatePoint,
     follow,
     is_lower,
     is_near,
@@ -35,7 +35,7 @@ class CrossingPoint:
 
     Attributes
     ----------
-    minima : (BranchPoint, BranchPoint)
+    minima : (StatePoint, StatePoint)
         The lowest on the left and on the right of the tangent.
     velocities : (array, array)
         Changes of their coordinates along the curve, for its extrapolation; empty at its start.
@@ -46,7 +46,7 @@ class CrossingPoint:
         Derivative of the difference of actions, left less right, along the normal; positive.
     """
 
-    minima: tuple[BranchPoint, BranchPoint]
+    minima: tuple[StatePoint, StatePoint]
     velocities: tuple[np.ndarray, ...] = field(repr=False)
     tangent: np.ndarray
     slope: float
@@ -75,12 +75,12 @@ class CrossingCurve:
     Attributes
     ----------
     points : list of CrossingPoint
-    branching : list of CrossingPoint
+    further_starts : list of CrossingPoint
         Starts of two further curves at every triple point, in the direction in which they go.
     """
 
     points: list[CrossingPoint]
-    branching: list[CrossingPoint]
+    further_starts: list[CrossingPoint]
 
 
 def crossing_curve(family: ActionFamily, start: Crossing, stops: Stops) -> CrossingCurve:
@@ -96,18 +96,18 @@ def crossing_curve(family: ActionFamily, start: Crossing, stops: Stops) -> Cross
         at these.
     """
     first = _crossing_point(family, start.minima, None)
-    forwards = branching_curve(family, first, stops)
-    backwards = branching_curve(family, first.reversed, stops)
+    forwards = curve_onwards(family, first, stops)
+    backwards = curve_onwards(family, first.reversed, stops)
     points = [point.reversed for point in backwards.points[:0:-1]] + forwards.points
-    return CrossingCurve(points, backwards.branching + forwards.branching)
+    return CrossingCurve(points, backwards.further_starts + forwards.further_starts)
 
 
-def branching_curve(family: ActionFamily, start: CrossingPoint, stops: Stops) -> CrossingCurve:
+def curve_onwards(family: ActionFamily, start: CrossingPoint, stops: Stops) -> CrossingCurve:
     """Curve from a point on, such as a triple point, in the direction of its tangent.
 
     Parameters as for :func:`crossing_curve`.
     """
-    rivals: dict[int, BranchPoint] = {}  # by the address of a point: third minima that are lower
+    rivals: dict[int, StatePoint] = {}  # by the address of a point: third minima that are lower
     checked: list[CrossingPoint] = []
 
     def has_rival(point: CrossingPoint) -> bool:
@@ -140,12 +140,12 @@ def branching_curve(family: ActionFamily, start: CrossingPoint, stops: Stops) ->
     if triple is None:
         return CrossingCurve(points, [])
     end = _crossing_point(family, triple[:2], points[-1])
-    return CrossingCurve([*points, end], _branches_at(family, end, triple[2]))
+    return CrossingCurve([*points, end], _starts_at(family, end, triple[2]))
 
 
 def _crossing_point(
     family: ActionFamily,
-    minima: tuple[BranchPoint, BranchPoint],
+    minima: tuple[StatePoint, StatePoint],
     before: CrossingPoint | None,
 ) -> CrossingPoint:
     """Point of a curve with its direction, which is that of a point before."""
@@ -205,8 +205,8 @@ def _advanced(
 
 
 def _triple_point(
-    family: ActionFamily, crossing: CrossingPoint, rival: BranchPoint
-) -> tuple[BranchPoint, BranchPoint, BranchPoint] | None:
+    family: ActionFamily, crossing: CrossingPoint, rival: StatePoint
+) -> tuple[StatePoint, StatePoint, StatePoint] | None:
     """Three minima of the same action, near a point at which the third is lower than two others."""
     minima = [*crossing.minima, rival]
     for _ in range(_STEPS):
@@ -231,9 +231,7 @@ def _triple_point(
     return None
 
 
-def _branches_at(
-    family: ActionFamily, end: CrossingPoint, third: BranchPoint
-) -> list[CrossingPoint]:
+def _starts_at(family: ActionFamily, end: CrossingPoint, third: StatePoint) -> list[CrossingPoint]:
     """Starts of the two other curves at a triple point, away from where the other is lower."""
     starts = []
     for pair, other in (

@@ -1,4 +1,4 @@
-"""Spinodals: where a branch of minima merges with a saddle and ends.
+"""Spinodals: where a state, a followed minimum, merges with a saddle and ends.
 
 There the gradient g of the action vanishes, and the smallest eigenvalue λ of its Hessian H, too:
 
@@ -23,18 +23,18 @@ import numpy as np
 import scipy
 
 from pathkernel_core.action.stability import DENSE, ActionHessian
-from pathkernel_core.phases.coexistence import RESOLUTION, ActionFamily, BranchPoint, follow
+from pathkernel_core.phases.coexistence import RESOLUTION, ActionFamily, StatePoint, follow
 from pathkernel_core.phases.curves import Landing, Stops, trace_curve
 from pathkernel_core.system.errors import NotPositiveDefiniteError
 
 _ALONG = 1e-3  # of differences along the eigenvector, in coordinates
 _ACROSS = 1e-4  # of differences in ln θ
-_STEPS = 20  # of Newton's method, and along a branch
+_STEPS = 20  # of Newton's method, and along a state
 _CONVERGED = 1e-5  # of its last step, in α and ln θ; the error is about its square
-_RESOLUTIONS = RESOLUTION, 1e-2 * RESOLUTION  # in ln θ, of the end of a branch
+_RESOLUTIONS = RESOLUTION, 1e-2 * RESOLUTION  # in ln θ, of the end of a state
 _CLOSE = 1e-3  # in α, from where Newton's method takes over
-_WALK = 0.2  # longest step along a branch, in α
-_CORRECTIONS = 15  # of a step along a branch, with the Hessian at its start
+_WALK = 0.2  # longest step along a state, in α
+_CORRECTIONS = 15  # of a step along a state, with the Hessian at its start
 _CAPTURE = 0.1  # largest correction of ln θ, beyond which it is another spinodal
 _NEIGHBOURS = 3  # eigenvalues among which the one that vanishes is followed
 
@@ -74,7 +74,7 @@ class Spinodal:
 
 
 def spinodal_towards(
-    family: ActionFamily, minimum: BranchPoint, target: np.ndarray
+    family: ActionFamily, minimum: StatePoint, target: np.ndarray
 ) -> Spinodal | None:
     """Spinodal at which a minimum ends on the straight line to a target ln θ.
 
@@ -102,12 +102,12 @@ def spinodal_towards(
 
 
 def _approached(
-    family: ActionFamily, end: BranchPoint, direction: np.ndarray
+    family: ActionFamily, end: StatePoint, direction: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """Point ln θ, coordinates and mode close to a spinodal, from the end of a branch before it.
+    """Point ln θ, coordinates and mode close to a spinodal, from the end of a state before it.
 
     Newton's method alone may miss it, since the minimum moves as the root of the distance. Along
-    the branch λ is a smooth function of α, whose zero is reached by steps that stay on the branch.
+    the state λ is a smooth function of α, whose zero is reached by steps that stay on the state.
     """
     point, coordinates, longest = end.point, end.coordinates, _WALK
     mode = _moving_mode(family, end, direction)
@@ -115,14 +115,14 @@ def _approached(
         for _ in range(_STEPS):
             local = _Local(family, point, coordinates, mode)
             mode = local.mode
-            ahead = -local.value / (local.rows[0, 1:] @ direction)  # dθ/dα on the branch
+            ahead = -local.value / (local.rows[0, 1:] @ direction)  # dθ/dα on the state
             step = -local.value / (local.rows[1, 0] + local.rows[1, 1:] @ direction * ahead)
             if abs(step) < _CLOSE:
                 return point, coordinates, mode
             reached = None
             while reached is None and longest > _CLOSE:
                 limited = float(np.clip(step, -longest, longest))
-                reached = _on_branch(family, point, coordinates, local, direction, limited)
+                reached = _step_along(family, point, coordinates, local, direction, limited)
                 longest = longest / 2 if reached is None else min(2 * longest, _WALK)
             if reached is None:
                 return None
@@ -130,7 +130,7 @@ def _approached(
     return None
 
 
-def _on_branch(
+def _step_along(
     family: ActionFamily,
     point: np.ndarray,
     coordinates: np.ndarray,
@@ -138,7 +138,7 @@ def _on_branch(
     direction: np.ndarray,
     step: float,
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """Point of the branch a step further in α, by the Hessian before it; None if it is too far."""
+    """Point of the state a step further in α, by the Hessian before it; None if it is too far."""
     push = local.rows[0, 1:] @ direction  # of the gradient along the mode, by ln θ
     moves = local.rest @ direction
     shift = -local.value / push * step
@@ -158,7 +158,7 @@ def _on_branch(
     return None
 
 
-def _moving_mode(family: ActionFamily, minimum: BranchPoint, direction: np.ndarray) -> np.ndarray:
+def _moving_mode(family: ActionFamily, minimum: StatePoint, direction: np.ndarray) -> np.ndarray:
     """Mode along which a minimum moves most as ln θ goes in a direction; near its end, the flat."""
     point, coordinates = minimum.point, minimum.coordinates
     values, vectors = _softest(family.hessian(point, coordinates))

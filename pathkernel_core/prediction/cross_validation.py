@@ -18,17 +18,15 @@ from typing import cast
 
 import numpy as np
 
-from pathkernel_core.action.solution import PREDICTION_ELEMENTS, Solution
+from pathkernel_core.action.solution import Solution
 from pathkernel_core.arrays.backend import (
     Array,
     array_namespace,
-    batches,
     real_floating,
-    rows_of,
     to_host,
 )
+from pathkernel_core.energy.form import ExamplesForm
 from pathkernel_core.energy.problem import Problem
-from pathkernel_core.energy.spaces import FeatureSpace, Posterior
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,16 +89,16 @@ def leave_one_out(
         if problem.is_of_kernels:
             raise ValueError("xi is not part of a problem of given kernels; leave it out")
         array_namespace(xi=xi)
-        if isinstance(form, FeatureSpace):
+        if not form.holds_examples:
             examples = min(examples, xi.shape[0])
         xi = real_floating("xi", xi, (examples, problem.n_paths, problem.input_width))
-    if isinstance(form, FeatureSpace):
+    if not form.holds_examples:
         if xi is None or labels is None:
             raise ValueError(
                 "xi and labels of the training examples are needed: feature space holds their sums"
             )
     elif labels is None:
-        labels = form.labels
+        labels = cast("ExamplesForm", form).labels
     targets = to_host(real_floating("labels", labels)).astype(float)
     if targets.size != examples * outputs:
         raise ValueError(
@@ -110,21 +108,9 @@ def leave_one_out(
     targets = targets.reshape(examples, outputs)
     _check_labels(problem, targets)
     posterior, factor = solution.posterior
-    if isinstance(form, FeatureSpace):
-        of_features = cast("Posterior", posterior)
-        per_example = problem.n_paths * problem.input_width * outputs**2
-        step = max(1, PREDICTION_ELEMENTS // max(1, per_example))
-        moments = [
-            problem.posterior_covariances(of_features, factor, rows_of(xi, batch))
-            for batch in batches(examples, step)
-        ]
-        mean, covariance = (np.concatenate(moment) for moment in zip(*moments))
-        # differences divided by T: the smaller T against the kernel, the fewer digits remain
-        temperature = solution.temperature
-        coefficients = (targets - mean) / temperature
-        precision = (np.eye(outputs) - covariance / temperature) / temperature
-    else:
-        coefficients, precision = form.explained_labels(posterior.root)
+    coefficients, precision = form.explained_labels(
+        posterior, factor, solution.temperature, (xi, targets), problem.basis
+    )
     residual = np.linalg.solve(precision, coefficients[..., None])[..., 0]  # y − f₋μ
     sign, log_det = np.linalg.slogdet(precision)
     log_det = np.where(sign > 0, log_det, np.nan)  # rounding may leave no positive determinant
@@ -139,15 +125,9 @@ def leave_one_out(
 
 
 def _check_labels(problem: Problem, labels: np.ndarray) -> None:
-    form, array = problem.form, problem.array
+    array = problem.array
     rounding = math.sqrt(array_namespace(array=array).finfo(array.dtype).eps)
-    if isinstance(form, FeatureSpace):
-        trained, passed = np.array(form.label_square), np.sum(labels**2)
-        if len(labels) < form.n_examples:  # only a bound for a part of them
-            passed = max(trained, passed)
-    else:
-        trained, passed = to_host(form.labels), labels
-    if not np.allclose(trained, passed, rtol=0, atol=rounding * abs(trained).max()):
+    if not problem.form.has_labels(labels, rounding):
         raise ValueError(
             "labels are not those of the solution; pass the same labels, centred if those were"
         )

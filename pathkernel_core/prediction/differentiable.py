@@ -45,11 +45,13 @@ from pathkernel_core.arrays.backend import (
     to_host,
 )
 from pathkernel_core.arrays.products import full_precision, matmul
+from pathkernel_core.energy.examples import ExampleSpace
+from pathkernel_core.energy.features import FeatureSpace
+from pathkernel_core.energy.form import Form
+from pathkernel_core.energy.given_kernels import GivenKernels
+from pathkernel_core.energy.kernel_index import PairIndex
 from pathkernel_core.energy.kernel_packing import packed_kernels, paths_of
-from pathkernel_core.energy.moments import posterior_moments
-from pathkernel_core.energy.pair_kernels import KernelPosterior, PairSpace
 from pathkernel_core.energy.problem import Problem
-from pathkernel_core.energy.spaces import ExampleSpace, FeatureSpace, Space
 from pathkernel_core.energy.statistics import batch_sums
 from pathkernel_core.paths.network import Network
 from pathkernel_core.system.errors import CloseMinimaWarning
@@ -76,7 +78,7 @@ class DifferentiableSolution:
     log_evidence: Array
     order_parameter: Array = field(repr=False)
     _factor: Array = field(repr=False)  # of σ²_0 n c_π c_π' U
-    _form: Space = field(repr=False)
+    _form: Form = field(repr=False)
     _temperature: Array = field(repr=False)
     _example: tuple[int, int] = field(repr=False)  # (n, N_0), or (n, P) of given kernels
 
@@ -89,21 +91,20 @@ class DifferentiableSolution:
         array_namespace(xi=xi, training=self.order_parameter)
         paths, width = self._example
         posterior = self._form.posterior(self._factor, self._temperature)
-        if isinstance(posterior, KernelPosterior):
-            cross = real_floating("cross", xi, (paths, paths, "P_new", width))
+        if self._form.is_of_kernels:
+            xi = real_floating("cross", xi, (paths, paths, "P_new", width))
             if own is None:
                 raise ValueError(
                     "own must have the kernels of every new example with itself, of shape "
-                    f"{tuple(cross.shape[:3])}, but is None"
+                    f"{tuple(xi.shape[:3])}, but is None"
                 )
-            array_namespace(cross=cross, own=own)
-            own = real_floating("own", own, tuple(cross.shape[:3]))
-            mean, variance = posterior.moments(cross, own, self._factor)
+            array_namespace(cross=xi, own=own)
+            own = real_floating("own", own, tuple(xi.shape[:3]))
         else:
             if own is not None:
                 raise ValueError("own is for given kernels; this solution takes inputs xi alone")
             xi = real_floating("xi", xi, ("P_new", paths, width))
-            mean, variance = posterior_moments(posterior, self._factor, xi)
+        mean, variance = posterior.moments(xi, own, self._factor)
         if mean.shape[1] == 1:
             mean, variance = mean[:, 0], variance[:, 0]
         return Prediction(mean, variance)
@@ -153,7 +154,7 @@ def differentiable_solution(
     ScaleWarning
         As for :func:`minimise_action`.
     CloseMinimaWarning
-        If another minimum is close: at a crossing, the gradient is that of one branch.
+        If another minimum is close: at a crossing, the gradient is that of one state.
 
     Notes
     -----
@@ -287,7 +288,7 @@ def _minimum(
         solution = minimise_action(problem, at_variances, float(temperature), tolerance=tolerance)
         if solution.close_minima:
             warnings.warn(
-                f"{solution.note} Gradients are those of the branch of the lowest minimum.",
+                f"{solution.note} Gradients are those of the state of the lowest minimum.",
                 CloseMinimaWarning,
                 stacklevel=2,
             )
@@ -296,14 +297,14 @@ def _minimum(
     return host_callback(solve, (ChainCoordinates(network).size,), *fixed)
 
 
-def traceable_form(xi: Array, labels: Array, space: str) -> Space:
+def traceable_form(xi: Array, labels: Array, space: str) -> Form:
     """Energy as a function of ξ (P, n, N_0), or kernels, and labels (P, C), to differentiate.
 
     In the space of "examples", "features" or given "kernels".
     """
     if space == "kernels":
-        outputs, paths = labels.shape[1], paths_of(xi)
-        return PairSpace(packed_kernels(xi, paths=paths, outputs=outputs), labels)
+        index = PairIndex(paths_of(xi), labels.shape[1])
+        return GivenKernels(packed_kernels(xi, index=index), labels, index)
     examples, paths, width = xi.shape
     features = xi / math.sqrt(paths * width)
     if space == "examples":

@@ -86,7 +86,7 @@ from pathkernel_datasets.results.stored_study import StoredStudy as StoredStudy
 from pathkernel_datasets.run.run_study import run_study as run_study
 from pathkernel_datasets.run.workers import cluster as cluster
 from pathkernel_datasets.run.workers import processes as processes
-from pathkernel_datasets.selection.gains import gains as gains
+from pathkernel_datasets.selection.finite_width_gain import finite_width_gain as finite_width_gain
 from pathkernel_datasets.selection.selection import Selection as Selection
 from pathkernel_datasets.study.study import Study as Study
 from pathkernel_datasets.variables.labelling import storable as storable

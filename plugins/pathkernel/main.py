@@ -31,8 +31,19 @@ from pathkernel_core.system.text import shortened
 from pathkernel_datasets.errors import StudyWarning
 
 _LIBRARIES = (  # of which reports of defects give the versions
-    *("numpy", "scipy", "xarray", "zarr", "altair", "jax", "jaxlib", "blackjax", "arviz-stats"),
-    *("torch", "transformers", "cupy-cuda12x", "cupy-cuda13x"),
+    "numpy",
+    "scipy",
+    "xarray",
+    "zarr",
+    "altair",
+    "jax",
+    "jaxlib",
+    "blackjax",
+    "arviz-stats",
+    "torch",
+    "transformers",
+    "cupy-cuda12x",
+    "cupy-cuda13x",
 )
 
 

@@ -53,7 +53,7 @@ PUBLIC: dict[str, dict[str, dict[str, tuple[str, ...]]]] = {
             "pathkernel_datasets.folder.reading": ("open_study",),
             "pathkernel_datasets.results.stored_study": ("StoredStudy",),
             "pathkernel_datasets.results.run_result": ("run_result",),
-            "pathkernel_datasets.selection.gains": ("gains",),
+            "pathkernel_datasets.selection.finite_width_gain": ("finite_width_gain",),
             "pathkernel_datasets.variables.swept_option": ("by_value",),
             "pathkernel_datasets.selection.selection": ("Selection",),
             "pathkernel_datasets.variables.labelling": ("storable",),

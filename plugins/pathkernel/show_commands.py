@@ -42,14 +42,14 @@ def show(gains: bool, details: bool, toml: bool, **selection: Any) -> None:
     if toml:
         say(study_toml(selected.study))
         return
-    from pathkernel_views.study_tables import gains_table, study_summary
+    from pathkernel_views.study_tables import finite_width_gain_table, study_summary
 
     if gains:
         if selected.only is not None or selected.seed is not None:
             raise click.UsageError(
                 "--gains is a table of the study, of all seeds: leave --only and --seed out"
             )
-        print_views([gains_table(selected.study.dataset, selected.temperature)], STUDY)
+        print_views([finite_width_gain_table(selected.study.dataset, selected.temperature)], STUDY)
         return
     for part in selected.parts:
         views = selected.views(part)

@@ -23,8 +23,8 @@ from pathkernel_capture.contraction import (
 from pathkernel_capture.tangent import PROJECTION, capture_tangent, check_options
 from pathkernel_core.arrays.products import matmul
 from pathkernel_core.paths.contraction import Readout
-from pathkernel_models.agreement import describe, is_exempt
-from pathkernel_models.batches import called, check_device, joined, split, with_masks
+from pathkernel_models.agreement import is_exempt, mismatch_message
+from pathkernel_models.batches import called, check_device, joined, split_batch, with_masks
 from pathkernel_models.errors import CaptureError
 from pathkernel_models.families import (
     AttentionModule,
@@ -32,7 +32,7 @@ from pathkernel_models.families import (
     beside_cross_attention,
     block_name,
 )
-from pathkernel_models.labels import check_names, joined_labels, label_array
+from pathkernel_models.labels import check_argument_names, joined_labels, label_array
 from pathkernel_models.masks import HiddenKeys, check_masks, given_mask
 from pathkernel_models.outputs import Outputs
 from pathkernel_models.precision import is_half, tolerance, wide
@@ -169,11 +169,11 @@ def capture(
     xi_of_batches, labels = [], []
     with open_to_capture(model), ExitStack() as hooks:
         for batch, mask in with_masks(batches, masks):
-            inputs, batch_labels = split(batch)
+            inputs, batch_labels = split_batch(batch)
             if isinstance(inputs, np.ndarray):
                 raise TypeError("batches must hold tensors of PyTorch; take torch.as_tensor(batch)")
             check_device(model, inputs)
-            check_names(model, inputs)
+            check_argument_names(model, inputs)
             labels.append(label_array(batch_labels, inputs))
             if not xi_of_batches:  # before the hooks, since the check runs the model by itself
                 check_one_sequence(model, inputs, list(contraction.layers.values()))
@@ -184,8 +184,13 @@ def capture(
     means, deviations = contraction.moments()
     xi = joined(xi_of_batches)
     return Captured(
-        *(xi, joined_labels(labels, len(xi)), contraction.members, means, deviations),
-        *(contraction.notes(), skips),
+        xi=xi,
+        labels=joined_labels(labels, len(xi)),
+        members=contraction.members,
+        means=means,
+        deviations=deviations,
+        notes=contraction.notes(),
+        skips=skips,
     )
 
 
@@ -352,7 +357,7 @@ class _Contraction:
         layer = self.layers[number]
         exempt = is_exempt(layer.module, layer.points, switched=False)
         if not (exempt or mismatch <= tolerance(precision)):
-            raise CaptureError(describe(layer.module, where, mismatch))
+            raise CaptureError(mismatch_message(layer.module, where, mismatch))
         if self.picture == "product":
             self._contracted[number] = attention
             return

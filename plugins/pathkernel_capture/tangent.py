@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from pathkernel_capture.captured import Captured
 from pathkernel_capture.contraction import checked
 from pathkernel_core.arrays.products import matmul
-from pathkernel_models.agreement import describe, is_exempt
+from pathkernel_models.agreement import is_exempt, mismatch_message
 from pathkernel_models.batches import joined
 from pathkernel_models.derivatives import check_kept, check_leaves, derivatives
 from pathkernel_models.errors import CaptureError
@@ -108,8 +108,12 @@ def capture_tangent(
     )
     means = np.zeros((1, vectors.shape[2]))
     return Captured(
-        *(vectors, np.concatenate(labels), (members,), means, np.array([deviation])),
-        {"approximation": note},
+        xi=vectors,
+        labels=np.concatenate(labels),
+        members=(members,),
+        means=means,
+        deviations=np.array([deviation]),
+        notes={"approximation": note},
     )
 
 
@@ -221,7 +225,7 @@ class _Tangents:
             )
         exempt = is_exempt(layer.module, layer.points, switched=False)
         if not (exempt or mismatch <= tolerance(precision)):
-            raise CaptureError(describe(layer.module, layer.where, mismatch))
+            raise CaptureError(mismatch_message(layer.module, layer.where, mismatch))
         attention = attention.detach()
         if attention.isnan().any():
             raise CaptureError(

@@ -49,8 +49,11 @@ def theory_rises(
     if network.outputs != 1 or train.labels is None or validation.labels is None:
         raise ValueError("train and validation must have labels of one output, shape (P,)")
     fixed = FixedKernels(
-        *(train.xi, train.labels, scaled_order_parameter(network, solution.order_parameter)),
-        *(solution.temperature, network.kernel_variance),
+        xi=train.xi,
+        labels=train.labels,
+        weights=scaled_order_parameter(network, solution.order_parameter),
+        temperature=solution.temperature,
+        variance=network.kernel_variance,
     )
     predictions = PREDICTIONS if equilibrate else PREDICTIONS[:2]
     heads = every_head(network.heads)

@@ -92,7 +92,7 @@ def _key(module: nn.Module) -> str:
     return f"{last}.{type(module).__name__}" if library in _LIBRARIES else ""
 
 
-def describe(module: nn.Module, where: str, difference: float) -> str:
+def mismatch_message(module: nn.Module, where: str, difference: float) -> str:
     """Return the message for heads of a module that do not agree."""
     fault = (
         "does not show the values that its attention averages"
@@ -171,7 +171,7 @@ def compared(
         if not difference <= tolerance(recording.precision(states)):
             if math.isinf(difference):  # this pass does not tell
                 return output
-            raise CaptureError(describe(module, where, difference))
+            raise CaptureError(mismatch_message(module, where, difference))
         pending = False
         agreed()
         return output

@@ -18,7 +18,7 @@ def called(model: nn.Module, inputs: Any) -> Any:
     return model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
 
 
-def split(batch: Any) -> tuple[Any, Any]:
+def split_batch(batch: Any) -> tuple[Any, Any]:
     """Split a batch into the model's arguments and labels or None."""
     labels = None
     if isinstance(batch, tuple | list):

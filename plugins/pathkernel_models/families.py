@@ -54,7 +54,7 @@ class AttentionModule:
         Where values and outputs of the heads can be observed.
     swapped : bool
         Whether the module takes (token, batch, N_0).
-    layout : AttentionHeads, optional
+    description : AttentionHeads, optional
         Position of the heads in the weights.
     runs_projection : bool
         Whether the output projection runs, and is not read for its weight.
@@ -72,7 +72,7 @@ class AttentionModule:
     values: Callable[[], Tensor] | None = None
     points: Points | None = None
     swapped: bool = False
-    layout: AttentionHeads | None = None
+    description: AttentionHeads | None = None
     runs_projection: bool = True
 
     def check_read(self) -> None:
@@ -187,11 +187,11 @@ def _attention(
 ) -> AttentionModule | None:
     """Return a module as self-attention, if it is."""
     if hasattr(module, "pathkernel_heads"):
-        layout = module.pathkernel_heads()
-        if not isinstance(layout, AttentionHeads):
+        description = module.pathkernel_heads()
+        if not isinstance(description, AttentionHeads):
             raise CaptureError(
                 f"pathkernel_heads of {name} must return pathkernel.AttentionHeads, not "
-                f"{type(layout).__name__}"
+                f"{type(description).__name__}"
             )
     elif _is_crossed(name, module, parent):
         return None
@@ -205,27 +205,36 @@ def _attention(
                 f"{name} has a quantised projection, {kind}, whose weight is no tensor; take the "
                 "model as it was before quantisation"
             )
-        layout = _of_projections(module, parent)
-    if layout is None:
+        description = _of_projections(module, parent)
+    if description is None:
         return None
-    groups, points, values = layout.count, None, None
+    groups, points, values = description.count, None, None
     where = _where(number, name)
-    if layout.projections:
-        groups, values = layout.groups, lambda: layout.value_weights(where)
+    if description.projections:
+        groups, values = description.groups, lambda: description.value_weights(where)
         norms = [getattr(module, name, None) for name in _NORMS]
-        joined = (layout.output, *(norm for norm in norms if isinstance(norm, nn.Module)))
-        points = Points(layout.value_projection, joined, layout.values_by_head, layout.linear)
+        joined = (description.output, *(norm for norm in norms if isinstance(norm, nn.Module)))
+        points = Points(
+            description.value_projection, joined, description.values_by_head, description.linear
+        )
     runs = type(module).__name__ not in _READ_WEIGHTS
     if not runs:
         points = None  # PyTorch's function defines them
-    change = _before(layout.output) if runs else _after(module, layout.output)
+    change = _before(description.output) if runs else _after(module, description.output)
     return AttentionModule(
-        *(number, name, module, layout.count, groups),
-        *(layout.output, "weight", layout.output_axis, change),
+        number=number,
+        name=name,
+        module=module,
+        heads=description.count,
+        groups=groups,
+        projection=description.output,
+        weight_name="weight",
+        output_axis=description.output_axis,
+        joined=change,
         values=values,
         points=points,
-        swapped=not layout.batch_first,
-        layout=layout,
+        swapped=not description.batch_first,
+        description=description,
         runs_projection=runs,
     )
 
@@ -297,8 +306,16 @@ def _of_torch(number: int, name: str, module: nn.MultiheadAttention) -> Attentio
         return weight.unflatten(0, (module.num_heads, -1))
 
     return AttentionModule(
-        *(number, name, module, module.num_heads, module.num_heads),
-        *(projection, "weight", 1, _after(module, projection), values),
+        number=number,
+        name=name,
+        module=module,
+        heads=module.num_heads,
+        groups=module.num_heads,
+        projection=projection,
+        weight_name="weight",
+        output_axis=1,
+        joined=_after(module, projection),
+        values=values,
         swapped=not module.batch_first,
         runs_projection=False,
     )
@@ -315,7 +332,16 @@ def _of_transformer_lens(number: int, name: str, module: nn.Module) -> Attention
         return values.repeat_interleave(heads // values.shape[2], dim=2).transpose(1, 2)
 
     return AttentionModule(
-        *(number, name, module, heads, groups, module, "W_O", 0, _before(module.hook_z), values),
+        number=number,
+        name=name,
+        module=module,
+        heads=heads,
+        groups=groups,
+        projection=module,
+        weight_name="W_O",
+        output_axis=0,
+        joined=_before(module.hook_z),
+        values=values,
         points=Points(module.hook_v, (module.hook_z,), by_head),
     )
 

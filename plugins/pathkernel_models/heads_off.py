@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from pathkernel_core.paths.heads import every_head
 from pathkernel_datasets.variables.head_axis import Heads, heads_named, score_array
-from pathkernel_models.batches import called, split
+from pathkernel_models.batches import called, split_batch
+from pathkernel_models.compared_layers import ComparedLayers
 from pathkernel_models.errors import CaptureError
 from pathkernel_models.families import AttentionModule, attention_modules
 from pathkernel_models.state import evaluating
@@ -79,11 +80,11 @@ def heads_off(
         )
     if batches is not None:
         means = mean_outputs(model, [layers[number - 1] for number in off], batches)
-    agreed = set[int]()
+    compared = ComparedLayers()
     with ExitStack() as stack:
-        stack.enter_context(switched_off(layers, off, agreed, means))
+        stack.enter_context(switched_off(layers, off, compared, means))
         if gains is not None:
-            stack.enter_context(scaled(layers, gains_by_layer(layers, gains, off), agreed))
+            stack.enter_context(scaled(layers, gains_by_layer(layers, gains, off), compared))
         yield model
 
 
@@ -169,7 +170,7 @@ def mean_outputs(
 
     with evaluating(model):
         for batch in batches:
-            inputs = split(batch)[0]
+            inputs = split_batch(batch)[0]
             mask = inputs.get("attention_mask") if isinstance(inputs, Mapping) else None
             with ExitStack() as stack:
                 for attention in layers:

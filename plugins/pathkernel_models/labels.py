@@ -18,7 +18,7 @@ _MASKS = re.compile("((attention|attn|(key_)?padding)_?)?masks?", re.IGNORECASE)
 _IGNORED = -100  # of PyTorch's cross-entropy, in labels of tokens
 
 
-def check_names(model: nn.Module, inputs: Any) -> None:
+def check_argument_names(model: nn.Module, inputs: Any) -> None:
     """Raise a CaptureError if a model would swallow labels or a mask under a name it lacks."""
     if not isinstance(inputs, Mapping):
         return

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pathkernel_models.compared_layers import ComparedLayers
 from pathkernel_models.errors import CaptureError
 from pathkernel_models.families import AttentionModule, standing_in
 from pathkernel_models.state import uncompiled, without_fused_layers
@@ -20,7 +20,7 @@ from pathkernel_models.state import uncompiled, without_fused_layers
 def switched_off(
     layers: Sequence[AttentionModule],
     off: dict[int, list[int]],
-    agreed: set[int],
+    compared: ComparedLayers,
     means: dict[int, Tensor] | None = None,
 ) -> Iterator[None]:
     """Switch heads off inside the context, as :func:`pathkernel_models.heads_off.heads_off` does.
@@ -31,8 +31,8 @@ def switched_off(
         All layers of the model.
     off : dict of int to list of int
         Heads by the number of their layer, both from 1.
-    agreed : set of int
-        Layers that have been compared, which are not compared again; those that are now are added.
+    compared : ComparedLayers
+        Layers that have been compared, and are not compared again.
     means : dict of int to Tensor, (H, G), optional
         Outputs of all heads of a layer in place of zeros, by its number.
     """
@@ -46,8 +46,7 @@ def switched_off(
         for number, heads in off.items():
             attention = layers[number - 1]
             attention.check_read()
-            if number not in agreed:
-                stack.enter_context(attention.compare(partial(agreed.add, number)))
+            stack.enter_context(compared.compare(attention))
             off_layers.append(_Layer(attention, heads, (means or {}).get(number)))
             stack.enter_context(off_layers[-1].off())
         yield
@@ -67,7 +66,7 @@ class ScaledLayer(NamedTuple):
 def scaled(
     layers: Sequence[AttentionModule],
     gains: Sequence[np.ndarray],
-    agreed: set[int],
+    compared: ComparedLayers,
     *,
     with_gradients: bool = False,
 ) -> Iterator[list[ScaledLayer]]:
@@ -75,7 +74,7 @@ def scaled(
 
     Parameters
     ----------
-    layers, agreed
+    layers, compared
         As for :func:`switched_off`.
     gains : sequence of array, shape (H,)
         Of every layer.
@@ -95,8 +94,7 @@ def scaled(
             if not with_gradients and (of_layer == 1).all():
                 continue
             attention.check_read()
-            if attention.number not in agreed:
-                stack.enter_context(attention.compare(partial(agreed.add, attention.number)))
+            stack.enter_context(compared.compare(attention))
 
             def multiplied(
                 joined: Tensor,

@@ -48,7 +48,7 @@ _SCALARS = (
 )
 
 
-class LearningCurves:
+class TrainingCurves:
     """Learning curves that grow, empty or from the arrays of a training's file."""
 
     def __init__(self, arrays: Mapping[str, np.ndarray] | None = None):

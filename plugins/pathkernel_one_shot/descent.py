@@ -17,7 +17,7 @@ from pathkernel_one_shot.path_form import (
     TokenSpace,
     example_forms,
     forms_output,
-    network_output,
+    output_along_paths,
 )
 from pathkernel_one_shot.tokens import Episodes
 from pathkernel_trained.network import Weights
@@ -146,4 +146,4 @@ def _outputs(
     images: jax.Array,
     first_labels: jax.Array,
 ) -> jax.Array:
-    return network_output(weights, space, episode_coordinates(table, images, first_labels))
+    return output_along_paths(weights, space, episode_coordinates(table, images, first_labels))

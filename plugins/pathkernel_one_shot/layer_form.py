@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from pathkernel_trained.network import Weights
 
 
-def network_output(weights: Weights, tokens: jax.Array) -> jax.Array:
+def output_by_layers(weights: Weights, tokens: jax.Array) -> jax.Array:
     """Output (P,) of the network for inputs x (P, M, N_0), layer by layer (Eq. 1-4).
 
     Weights are those of :meth:`pathkernel_trained.network.NetworkShape.weight_shapes`.

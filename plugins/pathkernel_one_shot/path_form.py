@@ -56,19 +56,19 @@ class ExampleForms(NamedTuple):
     offsets: jax.Array
 
 
-def network_output(weights: Weights, space: TokenSpace, coordinates: jax.Array) -> jax.Array:
+def output_along_paths(weights: Weights, space: TokenSpace, coordinates: jax.Array) -> jax.Array:
     """Output of the network as the sum over paths of w_π · ξ_π.
 
-    Equal to :func:`pathkernel_one_shot.layer_form.network_output` up to rounding. Takes weights of
-    :meth:`pathkernel_trained.network.NetworkShape.weight_shapes` and coordinates c of the tokens,
-    (P, M, D); returns an array (P,).
+    Equal to :func:`pathkernel_one_shot.layer_form.output_by_layers` up to rounding. Takes weights
+    of :meth:`pathkernel_trained.network.NetworkShape.weight_shapes` and coordinates c of the
+    tokens, (P, M, D); returns an array (P,).
     """
     return forms_output(example_forms(weights, space), coordinates)
 
 
 def example_forms(weights: Weights, space: TokenSpace) -> ExampleForms:
     """Contract the weights into the forms that all examples share."""
-    products = path_weights(weights)
+    products = products_along_paths(weights)
     forms = score_forms(weights, space)
     return ExampleForms(forms, products @ space.basis.T, products @ space.offsets.T)
 
@@ -81,7 +81,7 @@ def forms_output(forms: ExampleForms, coordinates: jax.Array) -> jax.Array:
     return jnp.sum(attention * products, axis=(1, 2))
 
 
-def path_weights(weights: Weights) -> jax.Array:
+def products_along_paths(weights: Weights) -> jax.Array:
     """Products w_π of weights along the paths, n^{-1/2} a V^{L h_L} … V^{1 h_1} V⁰, (n, N_0).
 
     Rows in path order: the first layer's head is slowest.

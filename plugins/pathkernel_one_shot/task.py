@@ -15,7 +15,7 @@ from pathkernel_one_shot.held_out import TEST_SETS, VALIDATION, draw_episodes, e
 from pathkernel_one_shot.idx import FASHION_MNIST, MNIST, IdxSet
 from pathkernel_one_shot.omniglot import ARCHIVE_DIGESTS, SPLIT_DIGESTS, SPLITS
 from pathkernel_one_shot.tokens import WIDTH, label_vectors
-from pathkernel_tasks.heads_file import check_suffix, heads_digest, read_heads
+from pathkernel_tasks.heads_file import check_heads_suffix, heads_digest, read_heads
 from pathkernel_trained.bundled import bundled_digests, heads_path
 
 _RANDOM_HEADS_ONLY = ("layers", "heads_per_layer", "qk_width")
@@ -36,8 +36,16 @@ class OneShotImages(Task):
     summary: ClassVar[str] = "Classify images from one example (paper, section 4.2)"
     widths: ClassVar[tuple[float, ...]] = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
     temperatures: ClassVar[tuple[float, ...]] = (
-        *(0.01, 0.025, 0.05, 0.075, 0.1),
-        *(0.25, 0.5, 0.75, 1.0, 1.5),
+        0.01,
+        0.025,
+        0.05,
+        0.075,
+        0.1,
+        0.25,
+        0.5,
+        0.75,
+        1.0,
+        1.5,
     )
 
     heads: str = option(
@@ -135,7 +143,7 @@ class OneShotImages(Task):
 
     def _check_file_options(self) -> None:
         try:
-            check_suffix(heads_path(self.heads))
+            check_heads_suffix(heads_path(self.heads))
         except ValueError as error:
             raise ValueError(f'heads must be "random", a file or trained:NAME: {error}') from error
         for entry in dataclasses.fields(self):

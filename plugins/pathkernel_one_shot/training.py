@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from pathkernel_core.system.progress import Progress, Report, silent
-from pathkernel_one_shot.curves import LearningCurves
+from pathkernel_one_shot.curves import TrainingCurves
 from pathkernel_one_shot.data import omniglot_data, split_coordinates
 from pathkernel_one_shot.descent import evaluate, single_precision
 from pathkernel_one_shot.episodes import held_out_episodes, token_space
@@ -91,7 +91,7 @@ def train_one_shot_images(
     with locked_folder(folder):  # until the test is in the curves
         new_steps = train_in(folder, plan, report)
         latest = read_checkpoint(folder / LATEST)
-        curves = LearningCurves(latest.further)
+        curves = TrainingCurves(latest.further)
         best_step, validation_accuracy = curves.best
         steps = latest.about["step"]
         report(Progress(steps, steps, "testing", {"accuracy": validation_accuracy}))

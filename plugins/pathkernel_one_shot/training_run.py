@@ -19,7 +19,7 @@ from pathkernel_core.system.errors import PathkernelError
 from pathkernel_core.system.progress import Progress, Report, silent
 from pathkernel_datasets.errors import StudyError
 from pathkernel_datasets.study.identity import versions
-from pathkernel_one_shot.curves import LearningCurves
+from pathkernel_one_shot.curves import TrainingCurves
 from pathkernel_one_shot.data import TrainingData
 from pathkernel_one_shot.descent import (
     evaluate,
@@ -143,13 +143,13 @@ class _Training:
         if checkpoint is None:
             weights = initial_weights(settings.shape, data.label_vectors.shape[1], settings.seed)
             self._state = initial_state(weights, self._optimiser)
-            self._step, self._curves, seconds = 0, LearningCurves(), 0.0
+            self._step, self._curves, seconds = 0, TrainingCurves(), 0.0
         else:
             state = initial_state(checkpoint.weights, self._optimiser)
             optimiser = _from_arrays(state.optimiser, checkpoint.further)
             self._state = state._replace(optimiser=optimiser)
             self._step = checkpoint.about["step"]
-            self._curves = LearningCurves(checkpoint.further)
+            self._curves = TrainingCurves(checkpoint.further)
             seconds = self._curves.last("seconds")
         self._first = self._step
         self._started = time.monotonic() - seconds

@@ -151,7 +151,7 @@ def _spectra(
     return of_features
 
 
-def stored_curves(study: StoredStudy) -> xr.Dataset:
+def stored_learning_curves(study: StoredStudy) -> xr.Dataset:
     """Learning curves of a study, dims (seed, examples, temperature, width)."""
     nodes = study.result(NAME).children.items()
     seeds = {int(str(name).removeprefix("seed-")): node.to_dataset() for name, node in nodes}

@@ -13,7 +13,7 @@ import xarray as xr
 from pathkernel_core.system.text import number
 from pathkernel_datasets.results.stored_study import StoredStudy
 from pathkernel_datasets.variables.measures import measures_of
-from pathkernel_phases.learning import lacking_seeds, stored_curves
+from pathkernel_phases.learning import lacking_seeds, stored_learning_curves
 from pathkernel_views.chart import Chart
 from pathkernel_views.paths import path_diagonal
 from pathkernel_views.table import Table, labelled_frame
@@ -33,7 +33,7 @@ _LABELS = {
 
 def learning_views(study: StoredStudy) -> Iterator[Table | Chart | str]:
     """Accuracy, squared error, trace of U and evidence against the number of examples."""
-    dataset, curves = study.dataset, stored_curves(study).load()
+    dataset, curves = study.dataset, stored_learning_curves(study).load()
     if lacking_seeds(study):
         yield (
             "The study has grown since its learning curves were computed; run again: pathkernel "

@@ -38,7 +38,7 @@ class Panel:
     ----------
     column : str
         Variable over the grid.
-    of_branches : str
+    of_states : str
         Variable of the minima on both sides of a crossing; empty where only the grid is coloured.
     title : str
     domain : (float, float)
@@ -47,7 +47,7 @@ class Panel:
     """
 
     column: str
-    of_branches: str
+    of_states: str
     title: str
     domain: tuple[float, float]
     logarithmic: bool = False
@@ -66,7 +66,8 @@ def draw_map(
     phases : xarray.Dataset
         Variables of the panels, and ``state`` and ``strongest_path``; dims (seed, both axes).
     curves : DataFrame
-        Points of curves in order, as :func:`pathkernel_phases.phase_map.stored_curves` has them.
+        Points of curves in order, from
+        :func:`pathkernel_phases.phase_map.stored_phase_curves`.
     axes : mapping
         Names of the two axes, in the order of x and y, and their titles.
     panels : sequence of Panel
@@ -135,12 +136,12 @@ def _coloured(
 ) -> pd.DataFrame:
     """Cells of a panel with their values: medians over the seeds."""
     axes = [phases[name].values for name in names]
-    if panel.of_branches and _is_plane(phases, names) and _are_followed(curves):
+    if panel.of_states and _is_plane(phases, names) and _are_followed(curves):
         of_seeds = [
             surface(
                 axes,
                 phases[panel.column].sel(seed=seed).transpose(*names).values,
-                _two_sided(curves[curves["seed"] == seed], names, panel.of_branches),
+                _two_sided(curves[curves["seed"] == seed], names, panel.of_states),
                 panel.logarithmic,
             )
             for seed in phases["seed"].values
@@ -190,7 +191,7 @@ def _cells(
 
     from pathkernel_views.picture import inline
 
-    is_count = not panel.of_branches
+    is_count = not panel.of_states
     low, high = panel.domain
     colour = alt.Color(
         field="value",
@@ -252,7 +253,7 @@ def _lines(
     states = curves["branch_state_left"].where(
         curves["branch_state_left"] != "", curves["branch_state_right"]
     )
-    # a branch has one state along the curve of its end, that of most of its points
+    # a curve of ends is of one state, that of most of its points
     groups = [curves["seed"], curves["curve"]]
     common = states.groupby(groups).transform(lambda of_curve: of_curve.mode().iloc[0])
     line = np.where(curves["kind"] == "crossing", CROSSING, common.map(ENDS))

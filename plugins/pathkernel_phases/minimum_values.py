@@ -60,7 +60,7 @@ def minimum_values(rebuilt: PointData, measure: Measure) -> MinimumValues:
         by_path = order_parameter.diagonal().reshape(network.n_paths, -1).sum(axis=1)
         predictions = SolutionContext(data, (), solution).predictions
         trace_ratio = float(by_path.sum() / network.limit_diagonal.sum())
-        # near its end a branch in use explains little, too, but U is far from the limit
+        # near its end a state in use explains little, too, but U is far from the limit
         is_silent = explained < _EXPLAINED and trace_ratio < _NEAR_PRIOR
         return Values(
             solution.stability().softest,

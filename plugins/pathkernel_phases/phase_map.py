@@ -209,7 +209,7 @@ def _system(
         settings["variances"] = (values["variance"],) * len(network.variances)
     if "input_scale" in values:
         # the kernel has σ²_0 times the square of the inputs, and the entropy neither: the variance
-        # moves along the branch without another problem at every step
+        # moves along the state without another problem at every step
         assert reference is not None
         first, *others = network.variances
         settings["variances"] = (first * (values["input_scale"] / reference) ** 2, *others)
@@ -249,7 +249,7 @@ def stored_maps(study: StoredStudy) -> dict[str, xr.Dataset]:
     }
 
 
-def stored_curves(study: StoredStudy, axis: str) -> pd.DataFrame:
+def stored_phase_curves(study: StoredStudy, axis: str) -> pd.DataFrame:
     """Points of the curves of a map, a row for each, in order along every curve of every seed."""
     frames = []
     for seed, dataset in _seed_maps(study)[axis].items():

@@ -11,19 +11,19 @@ import numpy as np
 
 from pathkernel_core.phases.coexistence import (
     ActionFamily,
-    BranchPoint,
     Crossing,
+    StatePoint,
     crossings_between,
 )
 from pathkernel_core.phases.crossing_curves import (
     CrossingPoint,
-    branching_curve,
     crossing_curve,
+    curve_onwards,
 )
 from pathkernel_core.phases.curves import Stops
 from pathkernel_core.phases.spinodals import Spinodal, spinodal_curves, spinodal_towards
 
-BEYOND = 10.0  # factor beyond a single axis up to which ends of branches are looked for
+BEYOND = 10.0  # factor beyond a single axis up to which ends of states are looked for
 _NEAR, _SAME = 0.03, 0.1  # distances in ln θ and in coordinates of a point from its own curve
 
 
@@ -61,7 +61,7 @@ class PhasePlane:
 
     family: ActionFamily
     grid: Sequence[np.ndarray]
-    minima: dict[tuple[int, ...], BranchPoint] = field(default_factory=dict)
+    minima: dict[tuple[int, ...], StatePoint] = field(default_factory=dict)
     curves: list[Curve] = field(default_factory=list)
 
     def search(self) -> Iterator[None]:
@@ -84,7 +84,7 @@ class PhasePlane:
                 yield
 
     def follow_spinodals(self) -> Iterator[None]:
-        """Ends of both branches beyond every crossing, each followed through the plane."""
+        """Ends of both states beyond every crossing, each followed through the plane."""
         for curve in [curve for curve in self.curves if curve.is_crossing]:
             count = len(curve.points)
             of_sides: tuple[list[Curve], list[Curve]] = ([], [])
@@ -117,7 +117,7 @@ class PhasePlane:
             if beside in self.minima:
                 yield beside
 
-    def _neighbours(self) -> Iterator[tuple[BranchPoint, BranchPoint]]:
+    def _neighbours(self) -> Iterator[tuple[StatePoint, StatePoint]]:
         for index, parameter in itertools.product(self.minima, range(len(self.grid))):
             above = tuple(i + (p == parameter) for p, i in enumerate(index))
             if above in self.minima:
@@ -131,15 +131,15 @@ class PhasePlane:
             return
         traced = crossing_curve(self.family, crossing, self._stops)
         self.curves.append(Curve(traced.points))
-        branching = traced.branching
-        while branching:
-            start = branching.pop()
+        starts = traced.further_starts
+        while starts:
+            start = starts.pop()
             if not self._is_known(start):
-                traced = branching_curve(self.family, start, self._stops)
+                traced = curve_onwards(self.family, start, self._stops)
                 self.curves.append(Curve(traced.points))
-                branching = branching + traced.branching
+                starts = starts + traced.further_starts
 
-    def _metastable(self, crossing: CurvePoint) -> Iterator[tuple[BranchPoint, np.ndarray]]:
+    def _metastable(self, crossing: CurvePoint) -> Iterator[tuple[StatePoint, np.ndarray]]:
         """Both minima of a crossing, with the ends of the range where they are not the lowest."""
         assert not isinstance(crossing, Spinodal)
         direction = np.ones(1)
@@ -150,7 +150,7 @@ class PhasePlane:
         for minimum, ahead in zip(crossing.minima, (direction, -direction)):
             yield minimum, self._wide.border(minimum.point, ahead)
 
-    def _spinodals(self, minimum: BranchPoint, target: np.ndarray) -> list[Curve]:
+    def _spinodals(self, minimum: StatePoint, target: np.ndarray) -> list[Curve]:
         """Curves of the spinodal at which a minimum ends towards a target; empty if there is none.
 
         Those that are not known yet are kept.
@@ -184,7 +184,7 @@ class PhasePlane:
 
     @property
     def _wide(self) -> Stops:
-        """Range in which ends of branches are looked for; points at the second axis's values."""
+        """Range in which ends of states are looked for; points at the second axis's values."""
         stops = self._stops
         margin = np.log(BEYOND) if len(self.grid) == 1 else 0.0  # only a plane is drawn to scale
         return Stops(stops.low - margin, stops.high + margin, ((), *self.grid[1:]))

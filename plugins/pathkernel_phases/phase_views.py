@@ -13,7 +13,7 @@ from pathkernel_core.system.text import number
 from pathkernel_datasets.results.stored_study import StoredStudy
 from pathkernel_datasets.variables.measures import measures_of
 from pathkernel_phases.map_chart import Panel, draw_map
-from pathkernel_phases.phase_map import NAME, PhaseMap, stored_curves, stored_maps
+from pathkernel_phases.phase_map import NAME, PhaseMap, stored_maps, stored_phase_curves
 from pathkernel_views.chart import Chart
 from pathkernel_views.table import Table, labelled_frame
 from pathkernel_views.titles import axis_title
@@ -37,7 +37,7 @@ def phase_views(study: StoredStudy) -> Iterator[Table | Chart | str]:
         measure = measures_of(study.dataset)[0]
         of_study = study.dataset[measure.name].isel(test_set=0, drop=True)
         phases = phases.assign(measure=of_study.sel({d: phases[d] for d in of_study.dims})).load()
-        curves = stored_curves(study, axis)
+        curves = stored_phase_curves(study, axis)
         plane = PhaseMap(study, axis).plane
         others = sorted(
             set(phases["softest"].dims) - {"seed", *plane}, key=lambda d: -phases.sizes[d]
@@ -80,17 +80,17 @@ def phase_views(study: StoredStudy) -> Iterator[Table | Chart | str]:
 def _panels(phases: xr.Dataset, curves: pd.DataFrame, title: str) -> list[Panel]:
     """Panels of a map, with ranges of colours that hold for all maps of the study."""
 
-    def domain(column: str, of_branches: str = "") -> tuple[float, float]:
+    def domain(column: str, of_states: str = "") -> tuple[float, float]:
         values = [phases[column].values.reshape(-1)]
-        if of_branches:
+        if of_states:
             crossings = curves[curves["kind"] == "crossing"]
-            values += [crossings[f"{of_branches}_{side}"] for side in ("left", "right")]
+            values += [crossings[f"{of_states}_{side}"] for side in ("left", "right")]
         every = np.concatenate(values).astype(float)
         every = every[np.isfinite(every)]
         return (float(every.min()), float(every.max())) if every.size else (0.0, 1.0)
 
-    def panel(column: str, of_branches: str, title: str, logarithmic: bool = False) -> Panel:
-        return Panel(column, of_branches, title, domain(column, of_branches), logarithmic)
+    def panel(column: str, of_states: str, title: str, logarithmic: bool = False) -> Panel:
+        return Panel(column, of_states, title, domain(column, of_states), logarithmic)
 
     return [
         panel("measure", "branch_measure", title),

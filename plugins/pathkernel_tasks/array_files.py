@@ -17,7 +17,7 @@ import numpy as np
 from pathkernel_core.system.local_files import is_damage, regular_files
 from pathkernel_core.system.memory import check_memory, memory_bound
 from pathkernel_core.system.text import printable
-from pathkernel_tasks.array_guards import check_size, real_numbers
+from pathkernel_tasks.array_guards import check_claimed_size, real_numbers
 
 _METADATA = 2**26  # largest number of bytes of a metadata file
 _PACKING = {"scale_factor", "add_offset", "missing_value", "_Unsigned"}  # would change the values
@@ -102,8 +102,8 @@ def read_arrays(
         If there is no such file.
     ValueError
         If it is damaged, holds pickled objects, or claims too much memory (see
-        :func:`~pathkernel_tasks.array_guards.check_size`); if a Zarr array is packed, masked, in
-        shards, or lacks chunks that would read as NaN.
+        :func:`~pathkernel_tasks.array_guards.check_claimed_size`); if a Zarr array is packed,
+        masked, in shards, or lacks chunks that would read as NaN.
     """
     files, path = regular_files(path, kind), Path(path)
     title, stored = f"{kind} {str(path)!r}", sum(file.stat().st_size for file in files)
@@ -150,7 +150,9 @@ def _safetensors(
     with safe_open(path, framework="numpy") as file:  # compares the shapes with the file's size
         chosen, notes = _selected(file.keys(), select)
         slices = {name: file.get_slice(name) for name in chosen}
-        check_size(title, {name: (part.get_shape(), 8) for name, part in slices.items()}, stored)
+        check_claimed_size(
+            title, {name: (part.get_shape(), 8) for name, part in slices.items()}, stored
+        )
         arrays = {}
         for name, part in slices.items():
             if not _TYPE.fullmatch(part.get_dtype()):  # whether read or not is up to ml_dtypes
@@ -179,7 +181,7 @@ def _npz(path: Path, title: str, stored: int, select: Selection) -> tuple[Arrays
                 )
         # zipfile unpacks no more of a member than the archive claims
         claims = {name: ((member.file_size // 8,), 8) for name, member in entries.items()}
-        check_size(title, claims, stored)
+        check_claimed_size(title, claims, stored)
         for name, member in entries.items():
             with _reported(f"{title}: {name!r}"), archive.open(member) as stream:
                 try:
@@ -193,7 +195,9 @@ def _npz(path: Path, title: str, stored: int, select: Selection) -> tuple[Arrays
                     ) from error
                 if stream.read(1):
                     raise ValueError(f"it holds more than its shape {arrays[name].shape}")
-    check_size(title, {name: (part.shape, part.itemsize) for name, part in arrays.items()}, stored)
+    check_claimed_size(
+        title, {name: (part.shape, part.itemsize) for name, part in arrays.items()}, stored
+    )
     return arrays, notes
 
 
@@ -231,8 +235,8 @@ def _zarr(
         else:
             loaded.add(name)
             claims[name] = shape, itemsize
-    check_size(title, claims, stored)
-    check_size(title, tasks, stored, bound=math.inf)
+    check_claimed_size(title, claims, stored)
+    check_claimed_size(title, tasks, stored, bound=math.inf)
     arrays: Arrays = {}
     for name in chosen:
         array = stored_arrays[name]
@@ -262,7 +266,7 @@ def _loaded(title: str, array: Any) -> np.ndarray:
         return values
     texts = values.ravel().tolist()
     longest = max(map(len, texts), default=0)
-    check_size(title, {"text": (values.shape, 4 * longest)}, sum(map(len, texts)))
+    check_claimed_size(title, {"text": (values.shape, 4 * longest)}, sum(map(len, texts)))
     return np.array(texts, dtype=str).reshape(values.shape)
 
 

@@ -36,7 +36,7 @@ def check_suffix(path: str | Path, kind: str, suffixes: Sequence[str]) -> None:
         raise ValueError(f"{kind} {str(path)!r} must end in {' or '.join(suffixes)}{remedy}")
 
 
-def check_size(
+def check_claimed_size(
     title: str,
     arrays: Mapping[str, tuple[Sequence[int], int]],
     stored: int,

@@ -20,7 +20,7 @@ from pathkernel_tasks import heads_file
 from pathkernel_tasks.along_paths import layers_along
 from pathkernel_tasks.array_files import content_digest
 from pathkernel_tasks.array_guards import check_suffix
-from pathkernel_tasks.custom_data import HELD, SUFFIXES, CustomData, read_data, split
+from pathkernel_tasks.custom_data import HELD, SUFFIXES, CustomData, read_data, split_examples
 from pathkernel_tasks.saved_arrays import named, save_arrays
 
 _BLOCK = 2000  # largest number of training examples of a block
@@ -99,7 +99,7 @@ class Custom(Task):
         if self.labels is not None:
             check_suffix(self.labels, "labels file", SUFFIXES)
         if self.heads is not None:
-            heads_file.check_suffix(self.heads)
+            heads_file.check_heads_suffix(self.heads)
         if self.heads is not None and self.key_axis != "first":
             raise ValueError("key_axis is an option of attention matrices; leave it out with heads")
 
@@ -217,7 +217,7 @@ class Custom(Task):
                 "leave it out, or take numbers as targets with kind='targets' (--kind targets)"
             )
         if self.test_fraction:
-            data = split(data, self.test_fraction, seed)
+            data = split_examples(data, self.test_fraction, seed)
         elif not data.test_sets:
             raise ValueError(
                 f"data file {self.inputs!r} has no test_inputs; add them, or set a part of the "

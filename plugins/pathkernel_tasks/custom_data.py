@@ -153,13 +153,13 @@ def read_data(
         misnamed, missing, or of a wrong shape or type. The message names the file and the array.
     """
     title = f"data file {str(path)!r}"
-    arrays, note = read_arrays(path, "data file", lambda name: _is_read(name, title), _stays)
+    arrays, note = read_arrays(path, "data file", lambda name: _is_data_array(name, title), _stays)
     if labels is not None:
         labels_title = f"labels file {str(labels)!r}"
         label_arrays, labels_note = read_arrays(
             labels,
             "labels file",
-            lambda name: _is_read(name, labels_title) and _parse(name).kind == "labels",
+            lambda name: _is_data_array(name, labels_title) and _parse(name).kind == "labels",
         )
         note = "; ".join(filter(None, (note, labels_note)))
         if twice := sorted(label_arrays.keys() & arrays.keys()):
@@ -172,7 +172,7 @@ def read_data(
     return replace(data, note=note)
 
 
-def split(data: CustomData, fraction: float, seed: int) -> CustomData:
+def split_examples(data: CustomData, fraction: float, seed: int) -> CustomData:
     """Set a random fraction of the examples aside as a test set.
 
     Raises
@@ -221,7 +221,7 @@ def _parse(name: str) -> _Array | None:
     return _Array((parts or ["test"])[0] if test else "", kind, layer)
 
 
-def _is_read(name: str, title: str) -> bool:
+def _is_data_array(name: str, title: str) -> bool:
     if _parse(name):
         return True
     if _SLIP.match(name):

@@ -58,7 +58,7 @@ class Heads:
     ignored: str = ""
 
 
-def check_suffix(path: str | Path) -> None:
+def check_heads_suffix(path: str | Path) -> None:
     """Check that a path has a suffix of heads files; raise ValueError if not."""
     array_guards.check_suffix(path, _KIND, SUFFIXES)
 
@@ -93,9 +93,11 @@ def read_heads(path: str | Path, width: int | None = None) -> Heads:
         objects, or an array is misnamed, missing, of a wrong shape or type, or holds NaN or
         infinity. The message names the file and the array.
     """
-    check_suffix(path)
+    check_heads_suffix(path)
     title = f"{_KIND} {str(path)!r}"
-    arrays, ignored = array_files.read_arrays(path, _KIND, lambda name: _is_read(title, name))
+    arrays, ignored = array_files.read_arrays(
+        path, _KIND, lambda name: _is_heads_array(title, name)
+    )
     header = _header(path)
     if ignored and header.get("format", "").startswith("pathkernel "):
         ignored = f"{Path(path).name} is a checkpoint: compare and prune take its values, too"
@@ -149,7 +151,7 @@ def save_heads(
         If there is no layer, the label vectors hold NaN or infinity, or the suffix is another.
         Nothing is written then.
     """
-    check_suffix(path)
+    check_heads_suffix(path)
     if not layers:
         raise ValueError("layers must hold at least one layer, but is empty")
     arrays = {}
@@ -194,7 +196,7 @@ def _approximation(header: dict[str, str], arrays: dict[str, np.ndarray]) -> str
     return printable(header.get("approximation", text))
 
 
-def _is_read(title: str, name: str) -> bool:
+def _is_heads_array(title: str, name: str) -> bool:
     if _LAYER.fullmatch(name) or name in _OPTIONAL:
         return True
     if re.match(r"quer|key|scal|label|approx", name, re.IGNORECASE):

@@ -9,14 +9,18 @@ heads" in docs/equations.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import dataclass
 
 import numpy as np
 
 from pathkernel_core.paths.heads import every_head
-from pathkernel_pruning.heads.gain_choice import PRIOR_VARIANCE, TRIALS, choose, refit
+from pathkernel_pruning.heads.evaluator import RefittedEvaluator
+from pathkernel_pruning.heads.gain_choice import (
+    PRIOR_VARIANCE,
+    TRIALS,
+    choose_heads_by_gains,
+    refit_remaining_gains,
+)
 from pathkernel_pruning.heads.loss_form import FormSums, LossForm, curved, loss_slopes, loss_values
 from pathkernel_trained.evaluator import PathEvaluator, PathOutputs
 
@@ -78,43 +82,28 @@ class PathGains:
         return slopes
 
 
-@dataclass(frozen=True, eq=False)
-class RefittedEvaluator:
-    """Evaluator of a network whose remaining heads have refitted gains.
+def refitted_evaluator(evaluator: PathEvaluator, validation: str) -> RefittedEvaluator:
+    """Evaluator of the same network whose remaining heads have refitted gains.
 
-    Attributes
+    Parameters
     ----------
     evaluator : PathEvaluator
-        Of the same network without gains.
+        Of the network without gains.
     validation : str
         Name of the set on which gains are refitted.
     """
+    stored = dict[bytes, np.ndarray]()
 
-    evaluator: PathEvaluator
-    validation: str
-    keeps_layers: ClassVar[bool] = True
-    _refitted: dict[bytes, np.ndarray] = field(default_factory=dict, repr=False)
-
-    @property
-    def heads(self) -> tuple[int, ...]:
-        """Heads H_1 … H_L of each layer."""
-        return self.evaluator.heads
-
-    @property
-    def quantities(self) -> Mapping[str, int]:
-        """Those of the evaluator without gains."""
-        return self.evaluator.quantities
-
-    def evaluate(self, examples: str, present: np.ndarray) -> np.ndarray:
-        """1 where the network is right, 0 where it is wrong, (k, 1, P, 1)."""
-        return self.evaluator.evaluate(examples, np.stack([self._gains(row) for row in present]))
-
-    def _gains(self, present: np.ndarray) -> np.ndarray:
-        """Gains of a set of heads; every test set asks for the same sets."""
+    def gains(present: np.ndarray) -> np.ndarray:
         key = present.tobytes()
-        if key not in self._refitted:
-            self._refitted[key] = refitted_gains(self.evaluator.sets[self.validation], present)
-        return self._refitted[key]
+        if key not in stored:  # every test set asks for the same sets of heads
+            stored[key] = refitted_gains(evaluator.sets[validation], present)
+        return stored[key]
+
+    def evaluate(examples: str, present: np.ndarray) -> np.ndarray:
+        return evaluator.evaluate(examples, np.stack([gains(row) for row in present]))
+
+    return RefittedEvaluator(evaluator, evaluate)
 
 
 def refitted_gains(outputs: PathOutputs, present: np.ndarray) -> np.ndarray:
@@ -126,10 +115,10 @@ def refitted_gains(outputs: PathOutputs, present: np.ndarray) -> np.ndarray:
         On the examples that gains are refitted on.
     present : array of bool, shape (ΣH_ℓ,)
     """
-    return refit(PathGains(outputs), present.astype(float), PRIOR_VARIANCE).gains
+    return refit_remaining_gains(PathGains(outputs), present.astype(float), PRIOR_VARIANCE).gains
 
 
-def curvature_scores(outputs: PathOutputs) -> np.ndarray:
+def path_curvature_scores(outputs: PathOutputs) -> np.ndarray:
     """Rise of the mean squared error with one head off to second order, (ΣH_ℓ,).
 
     No path passes through two heads of a layer, so that the rise is exact for a head whose gain
@@ -149,7 +138,7 @@ def renewed_scores(outputs: PathOutputs) -> np.ndarray:
     count = sum(heads) - len(heads)
     scores = np.full(sum(heads), float(count))
     if count:
-        choice = choose(
+        choice = choose_heads_by_gains(
             PathGains(outputs),
             count,
             trials=TRIALS,

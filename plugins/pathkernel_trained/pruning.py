@@ -20,21 +20,21 @@ from pathkernel_datasets.results.point import Point
 from pathkernel_datasets.results.stored_study import StoredStudy
 from pathkernel_datasets.study.identity import versions
 from pathkernel_datasets.variables.labelling import padded_rows
-from pathkernel_datasets.variables.measures import kind_of as kind_of_labels
+from pathkernel_datasets.variables.measures import label_kind
 from pathkernel_pruning.heads.correlation import spearman
 from pathkernel_pruning.heads.heads import are_removable
 from pathkernel_pruning.heads.measuring import refitted_order
 from pathkernel_pruning.heads.orders import compare_orders, orders_of, removed_heads
 from pathkernel_pruning.heads.removal_games import EXACT_PLAYERS
-from pathkernel_pruning.heads.scores import kind_of
+from pathkernel_pruning.heads.scores import score_name
 from pathkernel_tasks.heads_file import heads_digest
 from pathkernel_trained.checkpoint import read_checkpoint, read_network, save_checkpoint
 from pathkernel_trained.evaluator import PathEvaluator, PathOutputs, path_outputs
-from pathkernel_trained.gains import RefittedEvaluator, refitted_gains
-from pathkernel_trained.layout import PRUNING
+from pathkernel_trained.gains import refitted_evaluator, refitted_gains
 from pathkernel_trained.network import network_cost
 from pathkernel_trained.path_network import PathNetwork, save_paths, without_heads
 from pathkernel_trained.pruning_options import PruningOptions
+from pathkernel_trained.pruning_variables import PRUNING_VARIABLES
 from pathkernel_trained.scores import SCORES, ScoreSources, computed_scores
 from pathkernel_trained.study_checkpoint import study_checkpoint
 from pathkernel_trained.theory_drops import theory_drops
@@ -68,7 +68,7 @@ def pruned(study: StoredStudy, options: PruningOptions, report: Report) -> xr.Da
         the kind that ``options`` name.
     """
     dataset = study.dataset
-    if kind_of_labels(dataset) == "targets":
+    if label_kind(dataset) == "targets":
         raise StudyError(
             f"{study.path} is a study of real targets, and heads are removed by the accuracy that "
             "is lost, which takes classes ±1; the theory's score of every head is in study.zarr, "
@@ -131,7 +131,7 @@ def pruned(study: StoredStudy, options: PruningOptions, report: Report) -> xr.Da
         best=True,
         resamples=options.resamples,
         seed=seed,
-        refitted=RefittedEvaluator(evaluator, validation) if options.refit else None,
+        refitted=refitted_evaluator(evaluator, validation) if options.refit else None,
     )
     labels |= {refitted_order(label): point for label, point in labels.items()}
     order_points = [labels.get(str(name)) for name in compared["order"].values]
@@ -148,7 +148,7 @@ def pruned(study: StoredStudy, options: PruningOptions, report: Report) -> xr.Da
     ]
     parts = [
         compared,
-        PRUNING.dataset(
+        PRUNING_VARIABLES.dataset(
             {name: [getattr(cost, name) for cost in costs] for name in ("parameters", "flops")},
             of_orders,
         ),
@@ -172,7 +172,7 @@ def order_named(names: Sequence[str], kind: str) -> str:
     Raises a ValueError if there is none.
     """
     for name in names:
-        if kind_of(name) == kind:
+        if score_name(name) == kind:
             return name
     remedy = "; draw samples with: pathkernel sample, or choose --widths that have some"
     raise ValueError(
@@ -279,7 +279,7 @@ def _grid(dataset: xr.Dataset, compared: xr.Dataset, point: Point) -> xr.Dataset
     scores = score_grid(dataset, point.seed)[:, :, removable]
     lost = compared["lost"].isel(draw=0).values
     lost = lost[:, removable]
-    return PRUNING.dataset(
+    return PRUNING_VARIABLES.dataset(
         {
             "theory_agreement": spearman(scores, theory_scores(dataset, point)[removable]),
             "theory_correlation": spearman(scores[:, :, None], lost),
@@ -295,7 +295,7 @@ def _stored_outputs(outputs: Mapping[str, PathOutputs]) -> xr.Dataset:
         for name in ("values", "labels")
     )
     first = next(iter(outputs.values()))
-    return PRUNING.dataset(
+    return PRUNING_VARIABLES.dataset(
         {"path_output": values, "episode_label": labels},
         {
             "episode_set": tuple(outputs),

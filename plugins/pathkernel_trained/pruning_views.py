@@ -14,7 +14,7 @@ from pathkernel_core.system.text import number
 from pathkernel_pruning.heads.correlation import spearman
 from pathkernel_pruning.heads.order_views import order_views
 from pathkernel_pruning.heads.orders import orders_of, removed_heads
-from pathkernel_pruning.heads.scores import kind_of
+from pathkernel_pruning.heads.scores import score_name
 from pathkernel_views.chart import Chart, NothingToPlot
 from pathkernel_views.table import Table, frame_of
 
@@ -106,7 +106,7 @@ def _draw_scores(result: xr.Dataset) -> alt.TopLevelMixin:
     from pathkernel_views.primitives import bars
 
     kinds = ("theory", "sampled", "trained")
-    names = [name for name in orders_of(result) if kind_of(name) in kinds]
+    names = [name for name in orders_of(result) if score_name(name) in kinds]
     frame = frame_of(result[["score", "score_error"]].sel(order=names)).dropna(subset=["score"])
     temperature = frame["order_temperature"].map(", T = {:g}".format).replace(", T = nan", "")
     error = frame["score_error"].fillna(0.0)

@@ -86,7 +86,7 @@ def trained_scores(network: PathNetwork) -> np.ndarray:
     return head_scores(theory, network.order_parameter)
 
 
-def gradient_scores(outputs: PathOutputs, *, normalised: bool = True) -> np.ndarray:
+def path_gradient_scores(outputs: PathOutputs, *, normalised: bool = True) -> np.ndarray:
     """Mean over examples of |∂(f − y)²/∂m_h|, with a factor m_h = 1 in front of head h, (ΣH_ℓ,).
 
     This is the importance of Michel, Levy and Neubig (NeurIPS 2019), who divide it by its ℓ2 norm
@@ -116,9 +116,9 @@ def computed_scores(sources: ScoreSources) -> dict[str, xr.DataArray]:
 
 
 def _curvature(sources: ScoreSources) -> dict[str, Values]:
-    from pathkernel_trained.gains import curvature_scores
+    from pathkernel_trained.gains import path_curvature_scores
 
-    return {"curvature": (curvature_scores(sources.outputs),)}
+    return {"curvature": (path_curvature_scores(sources.outputs),)}
 
 
 def _renewed_curvature(sources: ScoreSources) -> dict[str, Values]:
@@ -137,10 +137,10 @@ def _theory(sources: ScoreSources) -> dict[str, Values]:
 
 
 def _sampled(sources: ScoreSources) -> dict[str, Values]:
-    from pathkernel_trained.theory_scores import order_label, sampled_scores
+    from pathkernel_trained.theory_scores import order_label, sampled_head_scores
 
     return {
-        order_label("sampled", point): sampled_scores(sources.study, sources.draws[point])
+        order_label("sampled", point): sampled_head_scores(sources.study, sources.draws[point])
         for point in sources.points
         if point in sources.draws
     }
@@ -192,13 +192,15 @@ SCORES = (
         "examples",
         "`raw-gradient`, divided by its ℓ2 norm over the heads of the layer, as Michel, Levy and "
         "Neubig (NeurIPS 2019) do",
-        lambda sources: {"gradient": (gradient_scores(sources.outputs),)},
+        lambda sources: {"gradient": (path_gradient_scores(sources.outputs),)},
     ),
     Score(
         "raw-gradient",
         "examples",
         "mean of |∂(f − y)²/∂m_h| over validation examples, with a factor m_h = 1 before h",
-        lambda sources: {"raw-gradient": (gradient_scores(sources.outputs, normalised=False),)},
+        lambda sources: {
+            "raw-gradient": (path_gradient_scores(sources.outputs, normalised=False),)
+        },
     ),
     Score(
         "magnitude",

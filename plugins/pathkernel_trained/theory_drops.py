@@ -12,7 +12,7 @@ from pathkernel_core.paths.heads import every_head, head_label
 from pathkernel_core.prediction.removed_heads import PREDICTIONS, FixedKernels
 from pathkernel_datasets.results.point import PointData
 from pathkernel_pruning.heads.heads import are_removable
-from pathkernel_trained.layout import PRUNING
+from pathkernel_trained.pruning_variables import PRUNING_VARIABLES
 
 
 def theory_drops(
@@ -55,7 +55,7 @@ def theory_drops(
                 lost = correct[number].astype(float) - (predict(xi) * labels > 0)
                 drop[row, number, column] = lost.mean()
                 error[row, number, column] = lost.std() / np.sqrt(len(lost))
-    return PRUNING.dataset(
+    return PRUNING_VARIABLES.dataset(
         {
             "theory_accuracy": [
                 np.mean(correct.get(number, np.nan)) for number in range(len(test_sets))

@@ -85,7 +85,7 @@ def score_grid(dataset: xr.Dataset, seed: int) -> np.ndarray:
     return scores.transpose("temperature", "width", "head").values
 
 
-def sampled_scores(dataset: xr.Dataset, draws: xr.DataArray) -> tuple[np.ndarray, np.ndarray]:
+def sampled_head_scores(dataset: xr.Dataset, draws: xr.DataArray) -> tuple[np.ndarray, np.ndarray]:
     """Scores of all heads from the mean of draws of U, and their Monte-Carlo errors, (ΣH_ℓ,) each.
 
     Draws have the dimensions chain, draw, path and path_dual. Errors come from the jackknife over

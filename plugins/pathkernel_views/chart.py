@@ -32,8 +32,8 @@ from pathkernel_core.system.errors import PathkernelError
 from pathkernel_core.system.local_files import check_local
 from pathkernel_core.system.text import printable
 from pathkernel_datasets.folder.lock import locked
+from pathkernel_views.chart_panels import arranged, resized, with_width
 from pathkernel_views.files import FileInTheWayError, check_replaceable
-from pathkernel_views.layout import arranged, resized, with_width
 
 if TYPE_CHECKING:
     import altair as alt

@@ -10,7 +10,7 @@ import altair as alt
 import pandas as pd
 
 from pathkernel_views.chart import INK, PALETTE, unvalidated
-from pathkernel_views.layout import text_width
+from pathkernel_views.chart_panels import text_width
 from pathkernel_views.picture import Picture, computed, field
 
 _STRONGEST = 8  # maximum number of paths in the chart

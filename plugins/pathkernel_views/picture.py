@@ -120,7 +120,7 @@ class Picture:
         ]
 
     def add_key(self, name: str, **parts: Any) -> None:
-        """Add the key of a series, of the parts that :mod:`pathkernel_views.layout` draws."""
+        """Add the key of a series, of the parts that :mod:`pathkernel_views.chart_panels` draws."""
         if name != "":
             self.keys.append({"name": name} | {"colour": self.looks[name].colour} | parts)
 

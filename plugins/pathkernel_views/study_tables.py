@@ -11,7 +11,7 @@ import pandas as pd
 import xarray as xr
 
 from pathkernel_core.system.text import number, written
-from pathkernel_datasets.selection.gains import gains
+from pathkernel_datasets.selection.finite_width_gain import finite_width_gain
 from pathkernel_datasets.selection.selection import (
     CONVERGED,
     NOT_COMPUTED,
@@ -19,10 +19,14 @@ from pathkernel_datasets.selection.selection import (
     Selections,
     count_test_examples,
 )
-from pathkernel_datasets.selection.temperature_choice import choose, complete_seeds, default_choice
+from pathkernel_datasets.selection.temperature_choice import (
+    choose_temperatures,
+    complete_seeds,
+    default_choice,
+)
 from pathkernel_datasets.study.study import described
 from pathkernel_datasets.variables.labelling import json_attribute
-from pathkernel_datasets.variables.measures import Measure, choices_of, kind_of, measures_of
+from pathkernel_datasets.variables.measures import Measure, choices_of, label_kind, measures_of
 from pathkernel_datasets.variables.quantities import STATUS_CODES
 from pathkernel_datasets.variables.swept_option import listed
 from pathkernel_views.chart import NothingToPlot
@@ -94,7 +98,7 @@ def curves_frame(
 ) -> pd.DataFrame:
     """Return the rows of :func:`study_frame` for a chart of one measure.
 
-    For a single seed, the range of an accuracy is one binomial standard error of the test set on
+    For a single seed, the range of a fraction is one binomial standard error of the test set on
     either side. Two columns are added: ``curve``, "theory" or the name of a limit, and
     ``unconverged``.
     """
@@ -102,13 +106,13 @@ def curves_frame(
     def of_value(value: Any) -> pd.DataFrame:
         single = study.singles[value]
         frame = _frame(single, study.at(value, temperature))
-        if measure.name == "accuracy" and single.sizes["seed"] == 1:
+        if measure.is_fraction and single.sizes["seed"] == 1:
             names = enumerate(single["test_set"].values)
             counts = {str(name): count_test_examples(single, n) for n, name in names}
-            accuracy = frame["accuracy_median"]
+            name, fraction = measure.name, frame[f"{measure.name}_median"]
             # a range of a single seed would be a point: the error of a finite test set instead
-            error = np.sqrt(accuracy * (1 - accuracy) / frame["test_set"].map(counts))
-            frame["accuracy_lowest"], frame["accuracy_highest"] = accuracy - error, accuracy + error
+            error = np.sqrt(fraction * (1 - fraction) / frame["test_set"].map(counts))
+            frame[f"{name}_lowest"], frame[f"{name}_highest"] = fraction - error, fraction + error
         return frame
 
     frame = of_every_value(study, of_value)
@@ -261,7 +265,7 @@ def study_details(
     if "head_score" in study.dataset:
         yield _head_score_table(study, temperature)
     if all(complete_seeds(single).size for single in study.singles.values()):
-        yield gains_table(study, temperature)
+        yield finite_width_gain_table(study, temperature)
     table = choice_table(study)
     if table is not None:
         yield table
@@ -288,7 +292,7 @@ def _caption(study: Selections, temperature: float | str | None, several: bool) 
     choice = chosen.pop() if len(chosen) == 1 else selections[0].describe(values=False)
     measured = (
         "Accuracy (fraction correct)"
-        if kind_of(dataset) == "classes"
+        if label_kind(dataset) == "classes"
         else "R²: 1 − MSE / variance of the test targets; MSE: mean squared error; ln p(y): mean "
         "log density of a test target in nats, of the predictor's variance plus T as noise"
     )
@@ -403,8 +407,10 @@ def _head_score_table(study: Selections, temperature: float | str | None) -> Tab
     return Table("head_scores", "Scores of heads", frame, cells, caption, across, lines, True)
 
 
-def gains_table(study: xr.Dataset | Selections, temperature: float | str | None = None) -> Table:
-    """Return the table of gains over the limit, see :func:`pathkernel.gains`.
+def finite_width_gain_table(
+    study: xr.Dataset | Selections, temperature: float | str | None = None
+) -> Table:
+    """Return the table of gains over the limit, see :func:`pathkernel.finite_width_gain`.
 
     Raises
     ------
@@ -413,13 +419,15 @@ def gains_table(study: xr.Dataset | Selections, temperature: float | str | None 
     """
     study = Selections.of(study)
     dataset = study.dataset
-    of_values = {value: gains(single, temperature) for value, single in study.singles.items()}
+    of_values = {
+        value: finite_width_gain(single, temperature) for value, single in study.singles.items()
+    }
     frame = of_every_value(study, lambda value: frame_of(of_values[value]))
     seeds = next(iter(of_values.values())).attrs["seeds"]
     measure, several = measures_of(dataset)[0], len(seeds) > 1
     cells = _option_cell(study)
     cells |= {"N": "{width}", "T": "{temperature}", "T of limit": "{temperature_gp}"}
-    form, unit = (".1p", ", in points") if measure.name == "accuracy" else (".3f", "")
+    form, unit = (".1p", ", in points") if measure.is_fraction else (".3f", "")
     gain = f"{{gain:+{form}}} ± {{example_error:{form}}}" + f" ({{seed_error:{form}}})" * several
     # without the values themselves, which are means here, and medians in the study's table
     across = ("test_set", gain)
@@ -452,7 +460,7 @@ def choice_frame(dataset: xr.Dataset) -> pd.DataFrame:
     for name, choice in choices_of(dataset).items():
         if name == "paper" or choice.score not in dataset:  # of several test sets
             continue
-        indices = choose(dataset, name)
+        indices = choose_temperatures(dataset, name)
         for suffix in ("", "_gp"):
             index = indices[f"index{suffix}"]
             score = dataset[f"{measure.name}{suffix}"].load().isel(temperature=index)

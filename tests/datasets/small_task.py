@@ -8,8 +8,8 @@ from typing import ClassVar
 import numpy as np
 
 import pathkernel_core as pk
+from pathkernel_core.action import continuation
 from pathkernel_core.contracts.task import Examples, Realisation, Task, option
-from pathkernel_datasets.run import computing
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,11 @@ class Small(Task):
 
 def count_minimisations(monkeypatch):
     """List that gets the width of every minimisation of this process from now on."""
-    solver_from, widths = computing.solver_from, []
+    solver_from, widths = continuation.solver_from, []
 
     def counting(problem, network, *given, **settings):
         widths.append(network.width)
         return solver_from(problem, network, *given, **settings)
 
-    monkeypatch.setattr(computing, "solver_from", counting)
+    monkeypatch.setattr(continuation, "solver_from", counting)
     return widths

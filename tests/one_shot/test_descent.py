@@ -33,7 +33,7 @@ def output(weights, data, episodes):
     coordinates = episode_coordinates(
         jnp.asarray(data.train), episodes.images, episodes.first_labels
     )
-    return layer_form.network_output(weights, coordinates @ space.basis + space.offsets)
+    return layer_form.output_by_layers(weights, coordinates @ space.basis + space.offsets)
 
 
 def double(weights):

@@ -47,10 +47,10 @@ def both_forms(problem):
     tokens = coordinates @ space.basis + space.offsets
 
     def by_layers(weights):
-        return layer_form.network_output(weights, tokens)
+        return layer_form.output_by_layers(weights, tokens)
 
     def by_paths(weights):
-        return path_form.network_output(weights, space, coordinates)
+        return path_form.output_along_paths(weights, space, coordinates)
 
     def loss(form):
         return lambda weights: jnp.mean((form(weights) - labels) ** 2)
@@ -102,8 +102,10 @@ def test_the_output_is_that_of_the_theorys_paths(problem, shape):
     ]
     tokens = coordinates @ space.basis + space.offsets
     xi = attentioned_inputs(tokens, layers, readout="mean")
-    expected = np.einsum("pni,ni->p", xi, np.asarray(jax.jit(path_form.path_weights)(weights)))
-    actual = jax.jit(path_form.network_output)(weights, space, coordinates)
+    expected = np.einsum(
+        "pni,ni->p", xi, np.asarray(jax.jit(path_form.products_along_paths)(weights))
+    )
+    actual = jax.jit(path_form.output_along_paths)(weights, space, coordinates)
     np.testing.assert_allclose(actual, expected, rtol=1e-11, atol=1e-13)
 
 
@@ -120,7 +122,7 @@ def test_the_output_of_one_head_by_hand():
     attention = np.exp(0.7 * x[:, None] * x[None, :])
     attention /= attention.sum(axis=0)  # over keys
     expected = 0.5 * 3 * 2 * np.mean(x @ attention)
-    actual = jax.jit(layer_form.network_output)(weights, x.reshape(1, 2, 1))
+    actual = jax.jit(layer_form.output_by_layers)(weights, x.reshape(1, 2, 1))
     np.testing.assert_allclose(actual, [expected], rtol=1e-14)
 
 

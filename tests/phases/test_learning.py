@@ -11,7 +11,7 @@ from pathkernel_core.prediction.average_case import average_case_error, kernel_s
 from pathkernel_datasets.results.point import Point
 from pathkernel_datasets.study.study import Study
 from pathkernel_datasets.testing import check_result
-from pathkernel_phases.learning import stored_curves
+from pathkernel_phases.learning import stored_learning_curves
 from pathkernel_phases.results import LearningCurves
 from pathkernel_views.chart import Chart
 from pathkernel_views.table import Table
@@ -29,7 +29,7 @@ def study(tmp_path_factory):
 
 
 def test_the_average_case_is_near_the_measured_error(study):
-    curves = stored_curves(study).load()
+    curves = stored_learning_curves(study).load()
     assert curves["error"].dims == ("seed", "examples", "temperature", "width")
     for suffix in ("", "_gp"):
         measured = curves[f"error{suffix}"].median("seed")
@@ -48,7 +48,7 @@ def test_the_average_case_is_that_of_the_kernel_at_every_point(tmp_path, tests, 
     path = tmp_path / "learning"
     study_of(path, task, sweep={"examples": (20, 60)}, skips=skip, **grid)
     study, _ = computed(LearningCurves(), path)
-    curves = stored_curves(study).isel(seed=0).load()
+    curves = stored_learning_curves(study).isel(seed=0).load()
     # c_π² and U in the limit, σ²_a or σ²_a σ²_1, of a path past the heads and through each of two
     squares, limit = ([0.7**2, 0.5, 0.5], [0.7, 1.4, 1.4]) if skip else ([0.5] * 2, [1.4] * 2)
     for examples, single in zip((20, 60), study.singles):
@@ -72,7 +72,7 @@ def test_plain_xarray_opens_the_curves_without_warnings(study):
         warnings.simplefilter("error")
         file = study.path / "learning-curves.zarr"
         tree = xr.open_datatree(file, engine="zarr", chunks=None).load()
-    curves = stored_curves(study).sel(seed=4, drop=True)
+    curves = stored_learning_curves(study).sel(seed=4, drop=True)
     xr.testing.assert_equal(tree["seed-4"].to_dataset(), curves)
 
 

@@ -13,7 +13,7 @@ from pathkernel_core.phases.coexistence import ActionFamily, crossings_between
 from pathkernel_core.phases.spinodals import spinodal_towards
 from pathkernel_datasets.results.point import Point
 from pathkernel_datasets.results.stored_study import StoredStudy
-from pathkernel_phases.phase_map import PhaseMap, stored_curves, stored_maps
+from pathkernel_phases.phase_map import PhaseMap, stored_maps, stored_phase_curves
 from pathkernel_phases.phase_plane import PhasePlane
 from pathkernel_phases.phase_views import phase_views
 from pathkernel_phases.results import Phases
@@ -65,7 +65,7 @@ def test_curves_pass_through_the_crossing_and_the_spinodals_of_the_core(study):
         spinodal_towards(family, minimum, np.log([target]))
         for minimum, target in zip(crossing.minima, (0.4, 0.02))
     ]
-    curves = stored_curves(study, "variance")
+    curves = stored_phase_curves(study, "variance")
     row = curves[curves["vertex_temperature"] == 0.01]
     (of_curve,) = row.loc[row["kind"] == "crossing", "vertex_variance"]
     assert of_curve == pytest.approx(np.exp(crossing.point[0]), rel=1e-6)
@@ -76,7 +76,7 @@ def test_curves_pass_through_the_crossing_and_the_spinodals_of_the_core(study):
 
 def test_sides_of_a_curve_are_those_of_its_points(study, phases):
     """Silent is where the prior variance is small: left of somebody who goes up in temperature."""
-    curves = stored_curves(study, "variance")
+    curves = stored_phase_curves(study, "variance")
     for _, curve in curves[curves["kind"] == "crossing"].groupby("curve"):
         rises = curve["vertex_temperature"].iloc[-1] > curve["vertex_temperature"].iloc[0]
         silent, used = ("left", "right") if rises else ("right", "left")
@@ -148,7 +148,7 @@ def test_along_other_axes_the_lowest_minimum_changes_at_the_crossing(tmp_path, a
     study_of(path, **settings)
     study = computed(Phases(axis=axis), path)[0]
     phases = stored_maps(study)[axis].load()
-    curves = stored_curves(study, axis)
+    curves = stored_phase_curves(study, axis)
     (crossing,) = curves.loc[curves["kind"] == "crossing", f"vertex_{axis}"]
     assert phases[axis][0] < crossing < phases[axis][-1]
     width, temperature = (float(phases[name].values.flat[0]) for name in ("width", "temperature"))
@@ -170,7 +170,7 @@ def test_planes_of_every_width_have_their_own_curves(tmp_path):
     path = tmp_path / "study"
     study_of(path, sweep={"variance": VARIANCES}, temperatures=(0.01, 0.02), widths=(18, 20))
     study = computed(Phases(), path)[0]
-    curves = stored_curves(study, "variance")
+    curves = stored_phase_curves(study, "variance")
     assert PhaseMap(study).plane == ("variance", "temperature")
     crossings = curves[curves["kind"] == "crossing"]
     assert crossings.groupby("vertex_width")["curve"].nunique().tolist() == [1, 1]
@@ -184,7 +184,7 @@ def test_an_option_that_changes_the_problem_has_a_point_at_each_value(tmp_path):
     sweep = {"examples": (20, 24)}
     study_of(path, sweep=sweep, temperatures=(0.001, 0.03), variance=0.06)
     study = computed(Phases(axis="temperature"), path)[0]
-    curves = stored_curves(study, "temperature")
+    curves = stored_phase_curves(study, "temperature")
     crossings = curves[curves["kind"] == "crossing"]
     assert sorted(crossings["vertex_examples"]) == [20, 24]
     assert crossings["curve"].nunique() == 2
@@ -194,7 +194,7 @@ def test_a_study_without_crossings_has_none(tmp_path):
     path = tmp_path / "study"
     study_of(path, OneSignal(scale=3.0), sweep={"variance": (0.5, 1.0)})
     study = computed(Phases(), path)[0]
-    assert stored_curves(study, "variance").empty
+    assert stored_phase_curves(study, "variance").empty
     assert stored_maps(study)["variance"]["softest"].notnull().all()
     assert next(iter(phase_views(study))).startswith("No crossing along prior variance σ²")
 

@@ -9,7 +9,7 @@ from one_signal import computed, study_of
 
 from pathkernel_phases import phase_views
 from pathkernel_phases.map_chart import label_places, ticks
-from pathkernel_phases.phase_map import stored_curves, stored_maps
+from pathkernel_phases.phase_map import stored_maps, stored_phase_curves
 from pathkernel_phases.results import Phases
 from pathkernel_phases.surface import CELLS
 from pathkernel_views.chart import Chart
@@ -36,7 +36,7 @@ def phases(study):
 
 @pytest.fixture(scope="module")
 def curves(study):
-    return stored_curves(study, "variance")
+    return stored_phase_curves(study, "variance")
 
 
 @pytest.fixture(scope="module")

@@ -51,11 +51,11 @@ def test_the_trainings_forms_of_the_pruned_network_agree(heads, removed, form, e
     weights, (tokens, _) = made_up(heads), episodes
     pruned = without_heads(Checkpoint(weights, np.ones((3, 5)), {}), removed).weights
     if form == "layers":
-        actual = jax.jit(layer_form.network_output)(pruned, tokens)
+        actual = jax.jit(layer_form.output_by_layers)(pruned, tokens)
     else:
         space = path_form.TokenSpace(np.eye(5), np.zeros((4, 5)))
-        actual = jax.jit(path_form.network_output)(pruned, space, tokens)
-        along = jax.eval_shape(path_form.path_weights, pruned)
+        actual = jax.jit(path_form.output_along_paths)(pruned, space, tokens)
+        along = jax.eval_shape(path_form.products_along_paths, pruned)
         assert along.shape == (np.prod(pruned_heads(heads, removed)), 5)
     expected = outputs_of(weights, episodes).output(removed)
     np.testing.assert_allclose(actual, expected, rtol=1e-11, atol=1e-11)

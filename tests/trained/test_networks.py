@@ -92,9 +92,9 @@ def test_parameters_and_operations_are_those_counted(heads):
     arrays = [array for layers in weights.values() for array in layers]
     assert cost.parameters == sum(array.size for array in arrays)
     jax = pytest.importorskip("jax")
-    from pathkernel_one_shot.layer_form import network_output
+    from pathkernel_one_shot.layer_form import output_by_layers
 
-    program = jax.make_jaxpr(network_output)(weights, np.ones((1, 4, WIDTHS[2])))
+    program = jax.make_jaxpr(output_by_layers)(weights, np.ones((1, 4, WIDTHS[2])))
     products = [step for step in program.jaxpr.eqns if step.primitive.name == "dot_general"]
     assert len(products) >= 2 + 5 * len(heads)
     counted = 0

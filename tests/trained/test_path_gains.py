@@ -11,8 +11,8 @@ from pathkernel_core.paths.heads import every_head
 from pathkernel_trained.evaluator import PathEvaluator, PathOutputs
 from pathkernel_trained.gains import (
     PathGains,
-    RefittedEvaluator,
-    curvature_scores,
+    path_curvature_scores,
+    refitted_evaluator,
     refitted_gains,
     renewed_scores,
 )
@@ -83,7 +83,7 @@ def test_accuracy_with_gains_refitted_on_validation_examples(episodes):
     outputs = outputs_of(weights, episodes)
     test = outputs_of(weights, (tokens[::-1], -labels[::-1]))
     evaluator = PathEvaluator({"validation": outputs, "test": test})
-    refitted = RefittedEvaluator(evaluator, "validation")
+    refitted = refitted_evaluator(evaluator, "validation")
     assert (refitted.heads, refitted.keeps_layers) == ((2, 3), True)
     assert refitted.quantities == evaluator.quantities
     present = np.array([[1, 1, 1, 1, 1], [0, 1, 1, 0, 1], [1, 0, 0, 1, 0]], dtype=bool)
@@ -103,7 +103,7 @@ def test_accuracy_with_gains_refitted_on_validation_examples(episodes):
 
 def test_curvature_scores_are_rises_of_the_squared_error(episodes):
     weights, (tokens, labels) = made_up((2, 1, 3)), episodes
-    scores = curvature_scores(outputs_of(weights, episodes))
+    scores = path_curvature_scores(outputs_of(weights, episodes))
     whole = np.mean((by_hand(weights, tokens) - labels) ** 2)
     for head, score in enumerate(scores):
         without = output_with(weights, tokens, np.arange(6) != head)
@@ -115,7 +115,7 @@ def test_renewed_scores_know_that_heads_replace_one_another():
     first, second, noise = np.random.default_rng(4).normal(size=(3, 400))
     values = 2 * np.stack([0.6 * first, 0.6 * first, second, 0.1 * noise], axis=1)  # √n = 2
     outputs = PathOutputs((4,), values, 1.2 * first + second)
-    assert np.argsort(curvature_scores(outputs))[-1] == 2, "one of the halves costs less"
+    assert np.argsort(path_curvature_scores(outputs))[-1] == 2, "one of the halves costs less"
     scores = renewed_scores(outputs)
     assert scores[[3, 2]].tolist() == [0, 2]
     assert sorted(scores[:2]) == [1, 3]

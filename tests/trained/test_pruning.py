@@ -27,7 +27,7 @@ from pathkernel_one_shot.task import OneShotImages
 from pathkernel_one_shot.tokens import label_vectors
 from pathkernel_pruning.heads.heads import removal_order
 from pathkernel_pruning.heads.orders import removed_heads
-from pathkernel_pruning.heads.scores import kind_of
+from pathkernel_pruning.heads.scores import score_name
 from pathkernel_trained.checkpoint import Checkpoint, read_checkpoint, save_checkpoint
 from pathkernel_trained.evaluator import path_outputs
 from pathkernel_trained.network import NetworkShape, initial_weights
@@ -90,7 +90,7 @@ def test_orders_and_labels(study, result):
     network_scores += ["curvature", "renewed-curvature", "ablation", "shapley"]
     joint = ["greedy", "best-of 9", "random"]
     assert names[-14:] == [*PREDICTIONS, *network_scores, *joint]
-    assert {*map(kind_of, names)} == {*NEEDS, "random"} - {"sampled"}
+    assert {*map(score_name, names)} == {*NEEDS, "random"} - {"sampled"}
     assert result["test_set"].values.tolist() == list(TEST_SETS)
     assert result.sizes["removed"] == 4
     assert result.sizes["episode"] == EPISODES

@@ -15,9 +15,9 @@ from pathkernel_datasets.variables.head_axis import scores_by_head
 from pathkernel_pruning.heads.order_views import order_views
 from pathkernel_pruning.heads.orders import compare_orders, orders_of, removed_heads
 from pathkernel_trained.evaluator import PathEvaluator, PathOutputs
-from pathkernel_trained.layout import PRUNING
+from pathkernel_trained.pruning_variables import PRUNING_VARIABLES
 from pathkernel_trained.pruning_views import pruning_views
-from pathkernel_trained.scores import gradient_scores
+from pathkernel_trained.scores import path_gradient_scores
 from pathkernel_views.chart import Chart, NothingToPlot
 from pathkernel_views.table import Table
 
@@ -38,7 +38,7 @@ def comparison(heads):
     names = ("theory N=10", "theory N=100", "sampled N=10", *PREDICTIONS, "trained", "magnitude")
     values = {name: generator.random(sum(heads)) for name in names}
     for name, normalised in (("gradient", True), ("raw-gradient", False)):
-        values[name] = gradient_scores(sets["validation"], normalised=normalised)
+        values[name] = path_gradient_scores(sets["validation"], normalised=normalised)
     needs = dict.fromkeys(("trained", "magnitude"), "weights")
     scores = {
         name: scores_by_head(every_head(heads), score, needs=needs.get(name, "theory"))
@@ -51,7 +51,7 @@ def comparison(heads):
     orders = result.sizes["order"]
     drop = np.stack([result["lost"].squeeze("draw") * factor for factor in (1, -1, 0.5)])
     grid = {"temperature": [0.05, 0.5], "width": [10.0, 30.0, 100.0]}
-    of_theory = PRUNING.dataset(
+    of_theory = PRUNING_VARIABLES.dataset(
         {
             "theory_accuracy": [0.81, 0.82, 0.83],
             "theory_drop": drop,

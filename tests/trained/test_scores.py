@@ -16,7 +16,7 @@ from pathkernel_trained.checkpoint import Checkpoint
 from pathkernel_trained.evaluator import PathOutputs
 from pathkernel_trained.network import join_layers
 from pathkernel_trained.path_network import along_paths
-from pathkernel_trained.scores import SCORES, gradient_scores, trained_scores
+from pathkernel_trained.scores import SCORES, path_gradient_scores, trained_scores
 
 SHAPES = [(3,), (2, 3), (2, 2, 2), (1, 3), (3, 2, 1)]
 
@@ -25,7 +25,7 @@ SHAPES = [(3,), (2, 3), (2, 2, 2), (1, 3), (3, 2, 1)]
 def test_gradient_importance_is_the_derivative_in_the_heads_factors(heads, episodes):
     """By the central difference of a loss that is a square of something linear: exact."""
     weights, (tokens, labels) = made_up(heads), episodes
-    actual = gradient_scores(outputs_of(weights, episodes), normalised=False)
+    actual = path_gradient_scores(outputs_of(weights, episodes), normalised=False)
     for head in every_head(heads):
         losses = []
         for factor in (0.5, 1.5):
@@ -37,12 +37,12 @@ def test_gradient_importance_is_the_derivative_in_the_heads_factors(heads, episo
 
 def test_gradient_importance_as_published_is_normalised_in_every_layer(episodes):
     outputs = outputs_of(made_up((3, 2, 1)), episodes)
-    raw, published = gradient_scores(outputs, normalised=False), gradient_scores(outputs)
+    raw, published = path_gradient_scores(outputs, normalised=False), path_gradient_scores(outputs)
     for first, second in zip(np.split(raw, [3, 5]), np.split(published, [3, 5])):
         np.testing.assert_allclose(second, first / np.sqrt(np.sum(first**2)))
         assert np.sum(second**2) == pytest.approx(1)
     silent = PathOutputs((2, 1), np.zeros((4, 2)), np.ones(4))
-    assert gradient_scores(silent).tolist() == [0, 0, 0]
+    assert path_gradient_scores(silent).tolist() == [0, 0, 0]
 
 
 def test_magnitude_and_trained_scores():
@@ -79,7 +79,7 @@ def test_scores_follow_their_heads_when_heads_are_renamed(heads, seed):
     networks = [along_paths(Checkpoint(network)) for network in (weights, renamed)]
     pairs = [[trained_scores(network) for network in networks]]
     pairs += [[np.concatenate(network.value_norms) for network in networks]]
-    pairs += [[gradient_scores(network) for network in (outputs, renamed_outputs)]]
+    pairs += [[path_gradient_scores(network) for network in (outputs, renamed_outputs)]]
     starts = np.cumsum([0, *heads])
     positions = np.concatenate([start + names for start, names in zip(starts, new)])
     for before, after in pairs:

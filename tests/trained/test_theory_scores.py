@@ -16,7 +16,7 @@ from pathkernel_datasets.run.run_study import run_study
 from pathkernel_datasets.study.study import Study
 from pathkernel_datasets.testing import SmallTask
 from pathkernel_trained.theory_scores import (
-    sampled_scores,
+    sampled_head_scores,
     score_grid,
     theory_points,
     theory_scores,
@@ -186,11 +186,11 @@ def test_sampled_scores_are_those_of_the_mean(study):
     generator = np.random.default_rng(0)
     factors = generator.normal(size=(2, 30, 4, 6))
     draws = factors @ factors.swapaxes(-1, -2)
-    actual, errors = sampled_scores(study, posterior(draws))
+    actual, errors = sampled_head_scores(study, posterior(draws))
     expected = head_scores(NETWORK, draws.mean(axis=(0, 1)))
     np.testing.assert_allclose(actual, expected)
     assert (errors >= 0).all()
-    _, unknown = sampled_scores(study, posterior(draws[:1, :1]))
+    _, unknown = sampled_head_scores(study, posterior(draws[:1, :1]))
     assert np.isnan(unknown).all(), "one draw says nothing of its error"
 
 
@@ -200,7 +200,7 @@ def test_the_errors_of_sampled_scores_are_their_spread_between_runs(study):
     mean = generator.normal(size=(4, 4))
     mean = mean @ mean.T + np.diag([5.0, 0.0, 2.0, 0.0])
     runs = [
-        sampled_scores(study, posterior(mean + generator.normal(size=(4, 50, 4, 4))))
+        sampled_head_scores(study, posterior(mean + generator.normal(size=(4, 50, 4, 4))))
         for _ in range(200)
     ]
     scores, errors = (np.array([run[part] for run in runs]) for part in (0, 1))

@@ -11,7 +11,7 @@ from pathkernel_analyses.plugin import pathkernel_analyses
 from pathkernel_datasets.errors import NotInStudyError
 from pathkernel_datasets.folder.reading import open_study
 from pathkernel_datasets.run.run_study import run_study
-from pathkernel_datasets.selection.gains import gains
+from pathkernel_datasets.selection.finite_width_gain import finite_width_gain
 from pathkernel_datasets.selection.selection import Selection
 from pathkernel_datasets.testing import SMALL_STUDY
 from pathkernel_datasets.variables.swept_option import by_value
@@ -58,7 +58,7 @@ def views_of(dataset, **settings):
     charts = [view for view in shown.values() if hasattr(view, "draw")]
     shown |= {chart.name: chart.draw() for chart in charts}
     for value, single in by_value(dataset).items():
-        shown[f"gains {value}"] = frame_of(gains(single))
+        shown[f"gains {value}"] = frame_of(finite_width_gain(single))
         u = Selection(single).point("order_parameter").transpose(..., "path", "path_dual")
         shown[f"U {value}"] = pd.DataFrame(u.values.reshape(-1, u.sizes["path_dual"]))
     return shown
@@ -182,7 +182,12 @@ def test_a_single_value_of_an_option_is_its_study(folders):
 def test_what_lacks_a_dimension_is_refused_with_a_remedy(folders):
     dataset = open_study(folders["single"])
     message = r"no dimension 'width', .* select with a list, as in dataset\.isel\(width=\[0\]\)"
-    for function in (lambda given: list(study_views(given)), gains, Selection, study_frame):
+    for function in (
+        lambda given: list(study_views(given)),
+        finite_width_gain,
+        Selection,
+        study_frame,
+    ):
         with pytest.raises(NotInStudyError, match=message):
             function(dataset.sel(width=10))
 

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from pathkernel_views.chart import GREY, Chart, NothingToPlot, save_charts, svg_of
-from pathkernel_views.layout import TALLEST, with_width
+from pathkernel_views.chart_panels import TALLEST, with_width
 from pathkernel_views.looks import contrast, looks
 from pathkernel_views.network import network
 from pathkernel_views.primitives import bars, chart_grid, heatmaps, lines, points

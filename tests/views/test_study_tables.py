@@ -20,7 +20,7 @@ from pathkernel_datasets.study.study import Study
 from pathkernel_datasets.variables.quantities import STATUS_CODES
 from pathkernel_views.study_tables import (
     choice_table,
-    gains_table,
+    finite_width_gain_table,
     study_details,
     study_frame,
     study_summary,
@@ -410,7 +410,7 @@ def test_choices_of_the_temperature(several):
 
 
 def test_gains_are_means_and_no_value_is_printed_both_as_mean_and_median(several):
-    table = gains_table(several, 0.3)
+    table = finite_width_gain_table(several, 0.3)
     (row, *_), frame = table.rows, table.frame
     point = frame.iloc[0]
     assert row[:3] == ["5", "0.3", "0.3"]

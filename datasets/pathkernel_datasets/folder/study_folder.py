@@ -109,7 +109,7 @@ def stored_template(path: Path) -> xr.Dataset | None:
         return xr.Dataset(attrs=attributes)
 
 
-def describe(path: Path, template: xr.Dataset) -> None:
+def write_template(path: Path, template: xr.Dataset) -> None:
     """Write the dataset without values into a folder, unless it is there."""
     content = to_json(template).encode()
     # as bytes: a damaged file need not be text

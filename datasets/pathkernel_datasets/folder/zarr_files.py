@@ -205,7 +205,7 @@ def metadata_faults(path: Path) -> dict[str, str]:
     if fault and is_rewritten(path):
         fault = "was written by another program than pathkernel, perhaps in part or changed"
     damaged = {"": fault} if fault else {}
-    index = index_of(path)
+    index = metadata_index(path)
     for name in sorted({*index, *members(path)}):
         own = metadata_of(path / name)
         own.pop(_INDEX, None)
@@ -227,7 +227,7 @@ def exchanged_chunks(path: Path) -> set[str]:
     }
 
 
-def index_of(path: Path) -> dict[str, dict[str, Any]]:
+def metadata_index(path: Path) -> dict[str, dict[str, Any]]:
     """Metadata of all arrays and groups in a Zarr by its root, or by their own if it is damaged."""
     content = metadata_of(path)
     if _metadata_fault(content):

@@ -22,10 +22,10 @@ from pathkernel_datasets.folder.zarr_files import (
     METADATA,
     exchanged_chunks,
     faults,
-    index_of,
     is_inside,
     link_tree,
     metadata_faults,
+    metadata_index,
     replacing_zarr,
     write_groups,
 )
@@ -39,7 +39,7 @@ def file_of(folder: Path, part: str) -> tuple[Path, str]:
 
 def parts_of(path: Path) -> list[str]:
     """Parts in the Zarr of a result: the outermost groups that have variables or attributes."""
-    index, parts = index_of(path), list[str]()
+    index, parts = metadata_index(path), list[str]()
     arrays = [name for name, entry in index.items() if entry.get("node_type") == "array"]
     groups = {name.rpartition("/")[0] for name in arrays}
     groups |= {name for name, entry in index.items() if entry.get("attributes")}

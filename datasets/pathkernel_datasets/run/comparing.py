@@ -30,9 +30,9 @@ from pathkernel_datasets.folder.study_folder import (
     SUMS,
     StudyFolder,
     check_regular,
-    describe,
     described_study,
     stored_template,
+    write_template,
 )
 from pathkernel_datasets.folder.sweep_folder import (
     SweepFolder,
@@ -50,7 +50,7 @@ from pathkernel_datasets.study.identity import (
     text_of,
 )
 from pathkernel_datasets.study.prepared import array_library, prepare_data
-from pathkernel_datasets.study.study import POINT, SETTINGS, Study, described, draw
+from pathkernel_datasets.study.study import POINT, SETTINGS, Study, described, draw_realisation
 from pathkernel_datasets.variables.labelling import json_attribute
 from pathkernel_datasets.variables.template import on_grid, study_template
 
@@ -111,7 +111,7 @@ def begin(
             sweep.begin()
         for one in compared:
             one.describe()
-        describe(path, template)
+        write_template(path, template)
         if is_complete:
             sweep.end()
     return [one.computation for one in compared], first_seeds, is_complete
@@ -127,7 +127,7 @@ class FirstSeeds:
         """The realisation of a study's first seed, drawn unless it is."""
         task, seed = single.task, single.seeds[0]
         if (realisation := self.drawn(task, seed)) is None:
-            realisation = draw(task, seed)
+            realisation = draw_realisation(task, seed)
             self._drawn.append((task, seed, realisation))
         return realisation
 
@@ -161,7 +161,7 @@ class _Compared:
         folder = self.computation.folder
         if not self.is_complete:
             folder.begin()
-        describe(folder.path, self.template)
+        write_template(folder.path, self.template)
         if self.is_complete:  # a process that was killed when it had published left pieces
             folder.end()
 
@@ -245,7 +245,7 @@ def _take_over(path: Path, stored: xr.Dataset, name: str, undo: ExitStack) -> No
             with replacing_folder(target / part) as folder:
                 link_tree(path / part, folder)
     if stored.coords:
-        describe(target, stored)
+        write_template(target, stored)
 
 
 def _on_grid_of(study: Study, stored: xr.Dataset) -> Study:

@@ -10,7 +10,6 @@ depend on which widths these are, within the tolerance of a minimisation; others
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import itertools
@@ -25,10 +24,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from pathkernel_core.action.asking import answer_all
-from pathkernel_core.action.continuation import UNSOLVABLE, solver_from
-from pathkernel_core.action.descents import AskingEnergy
-from pathkernel_core.action.solvers import energies, undisturbed
+from pathkernel_core.action.continuation import Outcome, minimise_grid
+from pathkernel_core.action.solution import Solution
 from pathkernel_core.contracts.analysis import Analysis
 from pathkernel_core.contracts.task import Realisation, Task
 from pathkernel_core.energy.problem import Problem
@@ -160,7 +157,7 @@ class Computation:
         """Values of the Gaussian process limits at some temperatures."""
         rows: dict[float, Mapping[str, Any]] = {}
         for temperature in missing:
-            report(Progress(0, 0, f"{piece}, T = {temperature:g}"))
+            report(Progress(0, 0, _doing(piece, temperature)))
             rows[temperature] = reference_values(
                 data.data, data.problem, temperature, self._of_solution
             )
@@ -179,49 +176,51 @@ class Computation:
         """
         # by the widths of the study, not those that are missing: it resumes in the same form
         problem = data.problem.for_points(len(self.study.widths))
-        networks = {piece: data.network(piece) for piece in missing}
-        solved: list[tuple[Piece, float]] = []
+        pieces = list(missing)
+        rows: dict[Piece, dict[float, Mapping[str, Any]]] = {piece: {} for piece in pieces}
+        n_solved = 0
 
-        def along_temperatures(piece: Piece) -> AskingEnergy[None]:
-            # from the highest temperature of the study, also if only the lowest is missing: a
-            # minimum that depended on what was computed before would differ between interrupted
-            # and other runs
-            lowest = min(missing[piece])
-            temperatures = [value for value in self.study.temperatures if value >= lowest]
-            rows: dict[float, Mapping[str, Any]] = {}
-            start = None
-            for temperature in sorted(temperatures, reverse=True):
-                doing, solution = f"{piece}, T = {temperature:g}", None
-                point = Progress(len(solved), None, doing)
-                report(point)
+        def is_over(index: int, temperature: float) -> bool:
+            return temperature < min(missing[pieces[index]])
 
-                def within(step: Progress, point: Progress = point) -> None:
-                    numbers = {"evaluations": step.done, **step.numbers}
-                    report(dataclasses.replace(point, done=len(solved), numbers=numbers))
+        def reporter(index: int, temperature: float) -> Report:
+            point = Progress(n_solved, None, _doing(pieces[index], temperature))
+            report(point)
 
-                with contextlib.suppress(*UNSOLVABLE):
-                    solution = yield from solver_from(
-                        problem, networks[piece], temperature, start, report=within
-                    )
-                if temperature in missing[piece]:
-                    # the silence is for steps of a minimisation that go too far
-                    with np.errstate(over="warn", divide="warn", invalid="warn"):
-                        rows[temperature] = point_values(data.data, solution, self._of_solution)
-                    solved.append((piece, temperature))
-                    if solution is not None:
-                        status, count = solution.status.name.lower(), solution.evaluations
-                        _log.debug("%s: %s after %d evaluations", doing, status, count)
-                start = solution if solution is not None and solution.status.ok else None
-            self._write(piece, stored[piece], rows)
+            def report_step(step: Progress) -> None:
+                numbers = {"evaluations": step.done, **step.numbers}
+                report(dataclasses.replace(point, done=n_solved, numbers=numbers))
 
-        groups = [list(missing)] if problem.pays_together(len(missing)) else [[p] for p in missing]
-        for group in groups:
-            with undisturbed(problem, [networks[piece] for piece in group]):
-                answer_all([along_temperatures(piece) for piece in group], energies)
+            return report_step
+
+        def on_point(index: int, temperature: float, outcome: Outcome) -> None:
+            nonlocal n_solved
+            piece = pieces[index]
+            if temperature not in missing[piece]:
+                return
+            solution = outcome if isinstance(outcome, Solution) else None
+            rows[piece][temperature] = point_values(data.data, solution, self._of_solution)
+            n_solved += 1
+            if solution is not None:
+                status, count = solution.status.name.lower(), solution.evaluations
+                _log.debug("%s: %s after %d evaluations", _doing(piece, temperature), status, count)
+            if temperature == min(missing[piece]):
+                self._write(piece, stored[piece], rows.pop(piece))
+
+        # from the highest temperature of the study, also if only the lowest is missing: a minimum
+        # that depended on what was computed before would differ between interrupted and other runs
+        networks = [data.network(piece) for piece in pieces]
+        temperatures = self.study.temperatures
+        minimise_grid(problem, networks, temperatures, on_point, is_over=is_over, reporter=reporter)
 
     @property
     def _of_solution(self) -> list[Analysis]:
         return [analysis for analysis in self.analyses if analysis.scope == "solution"]
+
+
+def _doing(piece: Piece, temperature: float) -> str:
+    """Present activity at a point, for progress and log."""
+    return f"{piece}, T = {temperature:g}"
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ from pathkernel_datasets.errors import NotInStudyError
 from pathkernel_datasets.selection.temperature_choice import (
     NOT_COMPUTED,
     check_choice,
-    choose,
+    choose_temperatures,
     default_choice,
 )
 from pathkernel_datasets.variables.measures import choices_of
@@ -71,7 +71,7 @@ class Selection:
         else:
             candidates = dataset.isel(temperature=[index_of(dataset, "temperature", choice)])
             choice, self.chosen = "test", None  # of one temperature any choice takes it
-        indices = choose(candidates, choice).isel(test_set=0, drop=True)
+        indices = choose_temperatures(candidates, choice).isel(test_set=0, drop=True)
         if choice == "evidence":
             _check_evidence(dataset, indices["index"])
         # where all temperatures failed any will do

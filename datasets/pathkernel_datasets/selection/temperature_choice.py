@@ -50,7 +50,7 @@ def check_choice(dataset: xr.Dataset, choice: str) -> None:
         )
 
 
-def choose(dataset: xr.Dataset, choice: str) -> xr.Dataset:
+def choose_temperatures(dataset: xr.Dataset, choice: str) -> xr.Dataset:
     """Temperatures that a choice takes, pooled over the seeds of a study.
 
     Returns

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from pathkernel_core.contracts.task import Realisation, Task
-from pathkernel_datasets.study.study import POINT, SETTINGS, Study, draw
+from pathkernel_datasets.study.study import POINT, SETTINGS, Study, draw_realisation
 
 OTHER_DATA = "the task draws other data than when the study was begun"
 _EXPLAINING = {"task", "options", "provenance", "seeds", "versions"}  # other data
@@ -39,7 +39,7 @@ def identity_of(study: Study, drawn: Iterable[Realisation] | None = None) -> dic
     Data that the values of the option that is swept draw with the first seed may be given.
     """
     if drawn is None:
-        drawn = (draw(single.task, study.seeds[0]) for single in study.singles)
+        drawn = (draw_realisation(single.task, study.seeds[0]) for single in study.singles)
     singles = [_single(single, data) for single, data in zip(study.singles, drawn)]
     identity = dict(singles[0])
     for name, values in study.sweep.items():

@@ -22,7 +22,7 @@ from pathkernel_core.paths.network import Network, Skips
 from pathkernel_core.system.errors import PathkernelError
 from pathkernel_core.system.memory import check_memory
 from pathkernel_datasets.errors import StudyError, TaskError
-from pathkernel_datasets.study.study import Study, draw, draw_blocks
+from pathkernel_datasets.study.study import Study, draw_blocks, draw_realisation
 
 EXTRAS = {"numpy": "", "jax": "jax", "torch": "torch", "cupy": "cupy-cuda12x"}
 """Name of each library and the extra of pathkernel that installs it."""
@@ -145,7 +145,7 @@ def prepare_data(
     TooLargeError
         If the examples along all paths, or the minimisation, would not fit into memory.
     """
-    realisation = draw(study.task, seed) if realisation is None else realisation
+    realisation = draw_realisation(study.task, seed) if realisation is None else realisation
     blocks = draw_blocks(study.task, seed)
     heads, outputs = realisation.heads, realisation.outputs
     variances = study.variances if study.variance is None else study.variance

@@ -255,7 +255,7 @@ def _skips(skips: Any) -> Skips:
     return strengths[0] if len(strengths) == 1 or set(strengths) == {None} else strengths
 
 
-def draw(task: Task, seed: int) -> Realisation:
+def draw_realisation(task: Task, seed: int) -> Realisation:
     """A task's data and heads.
 
     Raises
@@ -269,7 +269,10 @@ def draw(task: Task, seed: int) -> Realisation:
 
 
 def draw_blocks(task: Task, seed: int) -> Blocks | None:
-    """A task's training examples in blocks, if they are too many to hold; errors as of `draw`."""
+    """A task's training examples in blocks, if they are too many to hold.
+
+    Errors are those of :func:`draw_realisation`.
+    """
     with _named_failures(task, seed):
         return task.blocks(seed)
 

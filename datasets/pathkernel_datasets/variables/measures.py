@@ -66,6 +66,9 @@ class Measure:
     validation : str
         Description of its variable of validation examples, ``NAME_validation``; empty if it has
         none.
+    is_fraction : bool
+        Whether it is a fraction of the examples, whose differences are in points, and which has a
+        binomial standard error.
     """
 
     name: str
@@ -76,6 +79,7 @@ class Measure:
     form: str = ".3f"
     units: str = "1"
     validation: str = ""
+    is_fraction: bool = False
 
 
 def _log_density(predictions: Predictions) -> float:
@@ -101,6 +105,7 @@ MEASURES = {
             "accuracy (fraction correct)",
             lambda predictions: accuracy(predictions.mean, predictions.labels),
             validation="fraction of validation examples classified correctly",
+            is_fraction=True,
         ),
     ),
     "targets": (
@@ -134,14 +139,14 @@ MEASURES = {
 """Measures of every kind of examples, the first of which stands for them where one is shown."""
 
 
-def kind_of(dataset: Container[str]) -> str:
+def label_kind(dataset: Container[str]) -> str:
     """Kind of the examples of a study, by the names of its variables."""
-    return "classes" if "accuracy" in dataset else "targets"
+    return "classes" if MEASURES["classes"][0].name in dataset else "targets"
 
 
 def measures_of(dataset: Container[str]) -> tuple[Measure, ...]:
     """Measures that a study has, by the names of its variables."""
-    return MEASURES[kind_of(dataset)]
+    return MEASURES[label_kind(dataset)]
 
 
 @dataclass(frozen=True)
@@ -182,4 +187,4 @@ WORDS = tuple(name for name in CHOICES if name != "test")
 
 def choices_of(dataset: Container[str]) -> dict[str, Choice]:
     """Ways to choose a temperature of a study, by the names of its variables."""
-    return CHOICES if kind_of(dataset) == "classes" else _OF_TARGETS
+    return CHOICES if label_kind(dataset) == "classes" else _OF_TARGETS

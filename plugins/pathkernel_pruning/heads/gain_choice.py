@@ -66,7 +66,7 @@ class GainChoice:
     loss: float
 
 
-def refit(
+def refit_remaining_gains(
     network: GainNetwork,
     gains: np.ndarray,
     prior_variance: float,
@@ -97,7 +97,7 @@ def _stepped(network: GainNetwork, form: LossForm, prior_variance: float) -> Los
     return form
 
 
-def choose(
+def choose_heads_by_gains(
     network: GainNetwork,
     count: int,
     *,
@@ -161,7 +161,7 @@ def choose(
     plain = (gains != 0).astype(float)
     is_worse = network.loss(gains) > network.loss(plain)
     start, steps = (plain, STEPS) if is_worse else (gains, 1)
-    form = refit(network, start, prior_variance, steps=steps, report=report)
+    form = refit_remaining_gains(network, start, prior_variance, steps=steps, report=report)
     return GainChoice(heads, expected, renewed, form.gains, whole, form.loss)
 
 

@@ -1,4 +1,4 @@
-"""Layouts of datasets of heads: names, dimensions and meanings; that of a comparison of orders."""
+"""Variables of datasets of heads: names, dimensions and meanings; those of compared orders."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathkernel_datasets.variables.labelling import coordinate, labelled
 
 
 @dataclass(frozen=True)
-class Layout:
+class DatasetVariables:
     """Variables and coordinates that a dataset may have; all units are 1.
 
     Attributes
@@ -111,9 +111,9 @@ _COORDINATES = {
     "random_order": "number of a random order",
 }
 
-ORDERS = Layout(
+ORDER_VARIABLES = DatasetVariables(
     _MEANINGS,
     _COORDINATES,
     along={"needs": "order", "better": "quantity", "examples": "test_set"},
 )
-"""Layout of a comparison of orders."""
+"""Variables of a comparison of orders."""

@@ -14,7 +14,7 @@ import xarray as xr
 from pathkernel_core.paths.heads import every_head, head_label
 from pathkernel_pruning.heads.measuring import refitted_order
 from pathkernel_pruning.heads.orders import RANDOM, orders_of, removed_sets
-from pathkernel_pruning.heads.scores import kind_of
+from pathkernel_pruning.heads.scores import score_name
 from pathkernel_views.chart import Chart
 from pathkernel_views.table import Table, frame_of, labelled_frame
 
@@ -85,7 +85,7 @@ def order_views(
 
 def _charted(names: Sequence[str], kinds: Sequence[str], count: int) -> list[str]:
     """The first order, the first of each kind, and further ones up to a number of orders."""
-    of_kinds = (next((name for name in names if kind_of(name) == kind), "") for kind in kinds)
+    of_kinds = (next((name for name in names if score_name(name) == kind), "") for kind in kinds)
     return list(dict.fromkeys([names[0], *filter(None, of_kinds), *names]))[:count]
 
 

@@ -21,7 +21,7 @@ from pathkernel_pruning.heads.measuring import (
     measure_orders,
     refitted_order,
 )
-from pathkernel_pruning.heads.order_variables import ORDERS
+from pathkernel_pruning.heads.order_variables import ORDER_VARIABLES
 from pathkernel_pruning.heads.removals import best_removed, removed_at_random, removed_by_score
 from pathkernel_pruning.heads.scores import check_known, score_table
 
@@ -170,7 +170,7 @@ def compare_orders(
         "random_order": range(1, random + 1),
     }
     attributes = {"heads_per_layer": list(heads), "resamples": resamples}
-    return ORDERS.dataset(compared, labels, heads).assign_attrs(attributes)
+    return ORDER_VARIABLES.dataset(compared, labels, heads).assign_attrs(attributes)
 
 
 def orders_of(result: xr.Dataset) -> list[str]:

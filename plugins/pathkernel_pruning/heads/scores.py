@@ -8,7 +8,7 @@ import numpy as np
 import xarray as xr
 
 
-def kind_of(order: str) -> str:
+def score_name(order: str) -> str:
     """Name of the score of an order, such as ``theory`` of ``theory N=10``."""
     return order.partition(" ")[0]
 

@@ -125,7 +125,10 @@ def compare_heads(
     with supervised(report, threads=None) as evaluator.report:
         try:
             return compare_orders(
-                *(evaluator, checked, "validation", ("test",)),
+                evaluator,
+                checked,
+                "validation",
+                ("test",),
                 removed=removed,
                 random=random,
                 shapley=shapley,

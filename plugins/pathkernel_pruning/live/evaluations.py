@@ -8,9 +8,9 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,11 +22,12 @@ from pathkernel_core.system.atomic import replacing
 from pathkernel_core.system.local_files import is_damage
 from pathkernel_core.system.progress import Progress, Report, silent
 from pathkernel_datasets.variables.head_axis import heads_named
+from pathkernel_models.compared_layers import ComparedLayers
 from pathkernel_models.families import attention_modules
 from pathkernel_models.heads_off import gains_by_layer, heads_by_layer, refuse_shared_weights
 from pathkernel_models.state import evaluating
 from pathkernel_models.switching import scaled, switched_off
-from pathkernel_pruning.heads.evaluator import Evaluator
+from pathkernel_pruning.heads.evaluator import Evaluator, RefittedEvaluator
 
 Measure = Callable[[str], Any]
 """Takes the name of a set of examples; see :func:`pathkernel.compare_heads`."""
@@ -70,7 +71,7 @@ class Evaluations:
         self._model, self._measure = model, measure
         self._layers = attention_modules(model)
         refuse_shared_weights(model, self._layers)
-        self._agreed = set[int]()  # layers whose heads have been compared
+        self._compared = ComparedLayers()
         self.heads = tuple(attention.heads for attention in self._layers)
         self.report: Report = silent
         self._passes = 0
@@ -94,13 +95,13 @@ class Evaluations:
         Raises a ValueError if the measure gives other shapes than it should, values that are not
         finite, or values that the file contradicts.
         """
-        return self._evaluated(examples, present, None)
+        return self._evaluated(examples, present, refit=None)
 
     def refitted(self, refit: Refit) -> Evaluator:
         """Return an evaluator of the same model with the gains of heads that are left refitted."""
-        return _Refitted(self, refit)
+        return RefittedEvaluator(self, partial(self._evaluated, refit=refit))
 
-    def _evaluated(self, examples: str, present: np.ndarray, refit: Refit | None) -> np.ndarray:
+    def _evaluated(self, examples: str, present: np.ndarray, *, refit: Refit | None) -> np.ndarray:
         heads = every_head(self.heads)
         sets = [[heads[number] for number in np.flatnonzero(~row)] for row in present]
         return np.stack([self._values(examples, off, refit) for off in sets])
@@ -207,9 +208,9 @@ class Evaluations:
         with ExitStack() as stack:
             if refit is not None:
                 gains = gains_by_layer(self._layers, refit(off), by_layer)
-                stack.enter_context(scaled(self._layers, gains, self._agreed))
+                stack.enter_context(scaled(self._layers, gains, self._compared))
             stack.enter_context(evaluating(self._model))
-            stack.enter_context(switched_off(self._layers, by_layer, self._agreed))
+            stack.enter_context(switched_off(self._layers, by_layer, self._compared))
             measured = self._measure(examples.removesuffix(_REFITTED))
         named = measured if isinstance(measured, Mapping) else {"loss": measured}
         _check_loss_comes_first(named)
@@ -228,26 +229,6 @@ class Evaluations:
                 f"infinite, with {len(off)} heads off; every example needs a finite one"
             )
         return tuple(named), values
-
-
-@dataclass(frozen=True, eq=False)
-class _Refitted:
-    """The evaluator of a model whose heads that are left have refitted gains."""
-
-    evaluations: Evaluations
-    refit: Refit
-    keeps_layers: ClassVar[bool] = False
-
-    @property
-    def heads(self) -> tuple[int, ...]:
-        return self.evaluations.heads
-
-    @property
-    def quantities(self) -> dict[str, int]:
-        return self.evaluations.quantities
-
-    def evaluate(self, examples: str, present: np.ndarray) -> np.ndarray:
-        return self.evaluations._evaluated(examples, present, self.refit)
 
 
 def host_array(values: Any) -> np.ndarray:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from pathkernel_core.arrays.products import matmul
+from pathkernel_models.compared_layers import ComparedLayers
 from pathkernel_models.derivatives import check_kept, check_leaves, derivatives
 from pathkernel_models.errors import CaptureError
 from pathkernel_models.families import AttentionModule, attention_modules
@@ -80,7 +81,7 @@ class LiveNetwork:
             raise ValueError("batches must hold at least one batch")
         self.layers = attention_modules(model)
         refuse_shared_weights(model, self.layers)
-        self._agreed = set[int]()  # layers whose heads have been compared
+        self._compared = ComparedLayers()
         self._batch_passes, self._is_checked = 0, False
         self._relations = dict[tuple[int, ...], Relation]()  # by sequences for each row
         self.heads = tuple(attention.heads for attention in self.layers)
@@ -126,7 +127,7 @@ class LiveNetwork:
                     self._batch_passes += outputs.shape[1]
                 elif method == "directions":
                     gradient, form = _by_directions(
-                        *(outputs, targets, factors, self._generator), related == "examples"
+                        outputs, targets, factors, self._generator, related == "examples"
                     )
                     self._batch_passes += DIRECTIONS + 1
             outputs = outputs.detach()  # without what the backward passes of this batch kept
@@ -142,7 +143,7 @@ class LiveNetwork:
     def _gains(
         self, gains: np.ndarray, with_gradients: bool = False
     ) -> AbstractContextManager[list[ScaledLayer]]:
-        return with_gains(self._model, self.layers, gains, self._agreed, with_gradients)
+        return with_gains(self._model, self.layers, gains, self._compared, with_gradients)
 
     def _given(self, batch: Any) -> tuple[Tensor, Tensor, torch.dtype]:
         """Outputs (B, C); targets (B, C), or (B,) of classes; and the precision of outputs."""
@@ -184,7 +185,7 @@ def with_gains(
     model: nn.Module,
     layers: Sequence[AttentionModule],
     gains: np.ndarray,
-    agreed: set[int],
+    compared: ComparedLayers,
     with_gradients: bool = False,
 ) -> Iterator[list[ScaledLayer]]:
     """Evaluate a model with gains (ΣH_ℓ,) in front of its heads, see :func:`scaled`.
@@ -193,14 +194,14 @@ def with_gains(
     """
     by_layer = np.split(gains, np.cumsum([attention.heads for attention in layers])[:-1])
     # layers are compared once, for which fused attention must be computed step by step
-    state = evaluating if len(agreed) == len(layers) else open_to_capture
+    state = evaluating if compared.include(layers) else open_to_capture
     state = open_to_gradients if with_gradients else state
     with ExitStack() as stack:
         stack.enter_context(state(model))
         if with_gradients:
             stack.enter_context(torch.enable_grad())
             stack.enter_context(without_parameter_gradients(model))
-        yield stack.enter_context(scaled(layers, by_layer, agreed, with_gradients=with_gradients))
+        yield stack.enter_context(scaled(layers, by_layer, compared, with_gradients=with_gradients))
 
 
 def _method(

@@ -19,8 +19,12 @@ from pathkernel_datasets.run.progress_bar import supervised
 from pathkernel_datasets.variables.head_axis import Heads, scores_by_head
 from pathkernel_models.heads_off import heads_by_layer
 from pathkernel_models.outputs import Outputs
-from pathkernel_pruning.heads.gain_choice import PRIOR_VARIANCE, TRIALS, choose
-from pathkernel_pruning.heads.gain_choice import refit as refit_network
+from pathkernel_pruning.heads.gain_choice import (
+    PRIOR_VARIANCE,
+    TRIALS,
+    choose_heads_by_gains,
+    refit_remaining_gains,
+)
 from pathkernel_pruning.heads.loss_form import LossName
 from pathkernel_pruning.live.gains import LiveNetwork
 
@@ -156,8 +160,9 @@ def choose_heads(
         raise ValueError(f"trials must be a whole number of at least 0, but is {trials!r}")
     prior_variance = positive("prior_variance", prior_variance)
     with supervised(report, threads=None) as tell:
-        choice = choose(
-            *(network, int(count)),
+        choice = choose_heads_by_gains(
+            network,
+            int(count),
             trials=int(trials),
             refits=refit,
             prior_variance=prior_variance,
@@ -223,7 +228,7 @@ def refit_gains(
     gains = np.array([float(head not in off.get(layer, ())) for layer, head in axis])
     prior_variance = positive("prior_variance", prior_variance)
     with supervised(report, threads=None) as tell:
-        form = refit_network(network, gains, prior_variance, report=tell)
+        form = refit_remaining_gains(network, gains, prior_variance, report=tell)
     return scores_by_head(axis, form.gains).rename("gain")
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
-from functools import partial
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -15,10 +13,11 @@ from torch import Tensor, nn
 from pathkernel_core.paths.heads import every_head
 from pathkernel_datasets.variables.head_axis import scores_by_head
 from pathkernel_models.agreement import shows_values
-from pathkernel_models.batches import called, split
+from pathkernel_models.batches import called, split_batch
+from pathkernel_models.compared_layers import ComparedLayers
 from pathkernel_models.derivatives import check_kept, check_leaves, derivatives
 from pathkernel_models.errors import CaptureError
-from pathkernel_models.families import AttentionModule, attention_modules
+from pathkernel_models.families import attention_modules
 from pathkernel_models.heads_off import refuse_shared_weights
 from pathkernel_models.relations import examples_interact
 from pathkernel_models.state import evaluating, open_to_gradients, without_parameter_gradients
@@ -72,11 +71,11 @@ def gradient_scores(
     refuse_shared_weights(model, layers)
     heads = [attention.heads for attention in layers]
     whole = [np.ones(count) for count in heads]
-    total, examples, shape, agreed = np.zeros(()), 0, None, set[int]()
+    total, examples, shape, compared = np.zeros(()), 0, None, ComparedLayers()
     are_apart = False
     with open_to_gradients(model), torch.enable_grad(), without_parameter_gradients(model):
         for batch in batches:
-            with scaled(layers, whole, agreed, with_gradients=True) as running:
+            with scaled(layers, whole, compared, with_gradients=True) as running:
                 losses = loss(batch)
                 factors = factors_by_layer(running, layers)
                 _check_losses(losses, layers[0].where, len(factors[0]))
@@ -131,9 +130,8 @@ def magnitude_scores(model: nn.Module, batch: Any = None) -> xr.DataArray:
         raise ValueError(
             "magnitude_scores needs a batch of the model, batch=, on which its heads are compared"
         )
-    agreed = set[int]()
-    with evaluating(model), compared_once(layers, agreed):
-        called(model, split(batch)[0])
+    with evaluating(model), ComparedLayers().compare_all(layers):
+        called(model, split_batch(batch)[0])
     for attention in layers:
         if attention.values is None or not shows_values(attention.module):
             raise CaptureError(
@@ -146,16 +144,6 @@ def magnitude_scores(model: nn.Module, batch: Any = None) -> xr.DataArray:
         scores += torch.linalg.matrix_norm(maps).cpu().tolist()
     heads = every_head([attention.heads for attention in layers])
     return scores_by_head(heads, scores, needs="weights")
-
-
-@contextmanager
-def compared_once(layers: Iterable[AttentionModule], agreed: set[int]) -> Iterator[None]:
-    """Compare the layers that have not agreed yet, in a pass inside the context; add them."""
-    with ExitStack() as stack:
-        for attention in layers:
-            if attention.number not in agreed:
-                stack.enter_context(attention.compare(partial(agreed.add, attention.number)))
-        yield
 
 
 def _slopes(losses: Tensor, factors: list[Tensor], *, is_tested: bool) -> np.ndarray:

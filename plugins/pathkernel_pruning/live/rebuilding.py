@@ -282,7 +282,9 @@ def changed_configuration(model: nn.Module, whole: list[tuple[int, int]]) -> Any
             return None  # layers with unlike numbers of heads
         if groups.setdefault(shared, attention.groups) != attention.groups:
             return None
-    sizes = {attention.layout.size for attention in layers if attention.layout is not None}
+    sizes = {
+        attention.description.size for attention in layers if attention.description is not None
+    }
     # most families take the size of a head from the number of heads, unless it is given
     for size in (None, *sizes) if len(sizes) == 1 else (None,):
         config = type(model.config).from_dict(json.loads(configuration(model)))

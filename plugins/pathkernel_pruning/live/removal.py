@@ -10,6 +10,7 @@ import xarray as xr
 from torch import Tensor, nn
 
 from pathkernel_datasets.variables.head_axis import Heads
+from pathkernel_models.compared_layers import ComparedLayers
 from pathkernel_models.families import AttentionModule, attention_modules
 from pathkernel_models.heads_off import gains_by_layer, heads_by_layer, refuse_shared_weights
 from pathkernel_models.linear_maps import check_stored
@@ -90,8 +91,8 @@ def remove_heads(
             check_stored(attention.projection, attention.output_inputs_last, attention.where)
         if smaller and number in off:
             check_divisible(attention)
-    changed_layers, agreed = [layers[number - 1] for number in changed], set[int]()
-    with switched_off(layers, off, agreed), scaled(layers, factors, agreed):
+    changed_layers, compared = [layers[number - 1] for number in changed], ComparedLayers()
+    with switched_off(layers, off, compared), scaled(layers, factors, compared):
         expected = repeatable_outputs(model, batch, changed_layers)
     for number, numbers in off.items():
         factors[number - 1][[head - 1 for head in numbers]] = 0.0

@@ -129,8 +129,14 @@ class _Description:
         if not all(isinstance(text, str) for text in (*texts, *content["tied"].values())):
             raise TypeError("texts")
         return cls(
-            *(content["class"], content["sha256"], library, content["name"]),
-            *(dict(content["options"]), removals, dict(content["tied"]), dict(content["buffers"])),
+            kind=content["class"],
+            sha256=content["sha256"],
+            library=library,
+            name=content["name"],
+            options=dict(content["options"]),
+            removals=removals,
+            tied=dict(content["tied"]),
+            buffers=dict(content["buffers"]),
         )
 
 

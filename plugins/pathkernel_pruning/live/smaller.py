@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pathkernel_models.attention_heads import AttentionHeads, input_axis
-from pathkernel_models.batches import called, split, tensors_of
+from pathkernel_models.batches import called, split_batch, tensors_of
 from pathkernel_models.errors import CaptureError
 from pathkernel_models.families import AttentionModule, attention_modules, block_name
 from pathkernel_models.linear_maps import check_stored
@@ -66,19 +66,19 @@ def removals_of(attention: AttentionModule) -> Removals:
 
 def check_divisible(attention: AttentionModule) -> None:
     """Raise a CaptureError if heads cannot be taken out of the weights of a layer."""
-    module, layout = attention.module, attention.layout
+    module, description = attention.module, attention.description
     if isinstance(module, nn.MultiheadAttention):
         extra = module.bias_k is not None or module.add_zero_attn
         stored = isinstance(module._parameters.get("in_proj_weight"), nn.Parameter)
         divisible = bool(attention.name) and module._qkv_same_embed_dim and not extra and stored
     else:
-        divisible = layout is not None and bool(layout.projections)
+        divisible = description is not None and bool(description.projections)
     if not divisible:
         raise CaptureError(
             f"{attention.where} keeps its shape; leave smaller out, and the weights of the heads "
             "are set to zero"
         )
-    for projection in layout.projections if layout is not None else ():
+    for projection in description.projections if description is not None else ():
         weight = projection.weight.movedim(input_axis(projection), -1)
         check_stored(projection, weight, attention.where)
 
@@ -164,8 +164,8 @@ class _Changes(ExitStack):
 
 def _with_output(attention: AttentionModule) -> str:
     """Return the name of the module around attention and its output projection."""
-    layout, modules = attention.layout, attention.module.modules()
-    inside = layout is None or any(module is layout.output for module in modules)
+    description, modules = attention.description, attention.module.modules()
+    inside = description is None or any(module is description.output for module in modules)
     return attention.name if inside else attention.name.rpartition(".")[0]  # of BERT the parent
 
 
@@ -184,7 +184,7 @@ def outputs_of(model: nn.Module, batch: Any, layers: Sequence[AttentionModule]) 
                 lambda _, inputs, output, name=name: states.update({name: next(tensors_of(output))})
             )
             restored.callback(handle.remove)
-        outputs = list(tensors_of(called(model, split(batch)[0])))
+        outputs = list(tensors_of(called(model, split_batch(batch)[0])))
     missing = [name for name in blocks if name not in states]
     if missing:
         raise CaptureError(f"{missing[0]} does not run on the batch; give one that it runs on")
@@ -247,7 +247,7 @@ def _shrink(
     kinds: Sequence[str],
     changes: _Changes,
 ) -> None:
-    module, layout = attention.module, attention.layout
+    module, description = attention.module, attention.description
     removals = removals_of(attention).further(heads, "width" in kinds)
     if isinstance(module, nn.MultiheadAttention):
         parent, _, name = attention.name.rpartition(".")
@@ -258,20 +258,23 @@ def _shrink(
             if isinstance(encoder, nn.TransformerEncoder):  # nested tensors: of fused layers only
                 changes.set(encoder, "use_nested_tensor", False)
         return
-    assert layout is not None
+    assert description is not None
     numbers = {
-        name: _renumbered(layout, heads, kinds, name, number)
+        name: _renumbered(description, heads, kinds, name, number)
         for name, number in vars(module).items()
         if isinstance(number, int) and not isinstance(number, bool) and name != "heads_before"
     }
     if isinstance(module, FewerHeads):  # of a model that has lost heads before
         changes.set(module, "heads", [module.heads[head] for head in heads])
     # an entry stays if any head that stays uses it: heads share keys and values in groups
-    for projection, axis, users in list(layout.slices()):
+    for projection, axis, users in list(description.slices()):
         entries = users[:, heads].any(dim=1).nonzero()[:, 0]
         if projection.weight.shape[axis] == len(users):  # else layers share it, and it is done
             changes.set(projection, "weight", _selected(projection.weight, entries, axis))
-            if projection is not layout.output and getattr(projection, "bias", None) is not None:
+            if (
+                projection is not description.output
+                and getattr(projection, "bias", None) is not None
+            ):
                 changes.set(projection, "bias", _selected(projection.bias, entries))
         for name in _LENGTHS[axis]:
             if hasattr(projection, name):
@@ -282,18 +285,21 @@ def _shrink(
 
 
 def _renumbered(
-    layout: AttentionHeads, heads: list[int], kinds: Sequence[str], name: str, number: int
+    description: AttentionHeads, heads: list[int], kinds: Sequence[str], name: str, number: int
 ) -> int:
     """Return the value with fewer heads of a module's number, recognised by name and value."""
     # by both, since another number may equal that of the heads by chance, and names differ from
     # model to model; outputs are compared afterwards, so that a wrong guess does no harm
-    counts = layout.count, len(heads)
-    groups = layout.groups, len({head * layout.groups // layout.count for head in heads})
+    counts = description.count, len(heads)
+    groups = (
+        description.groups,
+        len({head * description.groups // description.count for head in heads}),
+    )
     shared, kind = groups if re.search("kv|key_value", name) else counts, "count"
     if "group" in name:
         shared = counts[0] // groups[0], counts[1] // groups[1]
     elif re.search("dim|size|width|embed", name):
-        shared, kind = (layout.size * shared[0], layout.size * shared[1]), "width"
+        shared, kind = (description.size * shared[0], description.size * shared[1]), "width"
     elif not re.search("head|attn|^h$", name):
         return number
     return shared[1] if kind in kinds and number == shared[0] else number

@@ -107,12 +107,12 @@ def orders_of_heads(posterior: AttentionPosterior, matrix: np.ndarray) -> list[n
 def order_of_paths(posterior: AttentionPosterior, orders: list[np.ndarray]) -> np.ndarray:
     """Rows of U, (n·C,), as they stand when the heads of each layer have an order."""
     network = posterior.network
-    branches = [
+    steps = [
         order if skip is None else np.concatenate([[0], order + 1])
         for order, skip in zip(orders, network.skips)
     ]
-    rows = np.arange(network.sizes[0]).reshape(*network.branches, network.outputs)
-    return rows[np.ix_(*branches, np.arange(network.outputs))].reshape(-1)
+    rows = np.arange(network.sizes[0]).reshape(*network.steps, network.outputs)
+    return rows[np.ix_(*steps, np.arange(network.outputs))].reshape(-1)
 
 
 def attention_chains(

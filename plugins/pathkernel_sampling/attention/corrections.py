@@ -25,7 +25,7 @@ from pathkernel_core.action.coordinates import (
 )
 from pathkernel_core.action.solution import Solution
 from pathkernel_core.arrays.backend import from_host, solve_triangular, to_host
-from pathkernel_core.energy.spaces import per_output
+from pathkernel_core.energy.rows import per_output
 from pathkernel_core.learned.posterior import AttentionDensity, AttentionPosterior
 from pathkernel_core.paths.network import Network
 from pathkernel_sampling.corrections.chain_derivatives import derivatives, derivatives_along

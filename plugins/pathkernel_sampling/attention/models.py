@@ -23,8 +23,7 @@ from pathkernel_core.action.solution import Solution
 from pathkernel_core.arrays.backend import to_host
 from pathkernel_core.contracts.hooks import unknown_name
 from pathkernel_core.contracts.sampler import Model
-from pathkernel_core.energy.moments import posterior_moments
-from pathkernel_core.energy.spaces import Space
+from pathkernel_core.energy.form import Form
 from pathkernel_core.learned.posterior import AttentionPosterior
 from pathkernel_core.paths.network import Network
 from pathkernel_core.prediction.differentiable import traceable_form
@@ -46,7 +45,7 @@ class _Likelihood:
     def __init__(self, xi: jax.Array, labels: jax.Array, network: Network, temperature: float):
         examples, paths, width = xi.shape
         space = "examples" if examples <= paths * width else "features"
-        self._form: Space = traceable_form(xi, labels, space)
+        self._form: Form = traceable_form(xi, labels, space)
         scales = math.sqrt(network.kernel_variance) * network.path_scales
         self._deviation = jnp.asarray(scales[:, None])
         self._temperature, self._rows = jnp.asarray(temperature), labels.size
@@ -61,7 +60,7 @@ class _Likelihood:
         """Mean and variance (Eq. 29, 30) of the predictor given U = F Fᵀ at ξ of new examples."""
         factor, _ = at_most_square(self._deviation * factor)
         posterior: Any = self._form.posterior(factor, self._temperature)  # type: ignore[arg-type]
-        return posterior_moments(posterior, factor, test)
+        return posterior.moments(test, None, factor)
 
 
 @pytree(("inputs", "labels"), ("posterior", "name"))

@@ -106,7 +106,9 @@ def warm_up(
     return ChainState.from_arrays(state.to_arrays())
 
 
-def draw(model: Model, state: ChainState, key: jax.Array, count: int) -> tuple[ChainState, Draws]:
+def draw_states(
+    model: Model, state: ChainState, key: jax.Array, count: int
+) -> tuple[ChainState, Draws]:
     """Draw from the posterior.
 
     Parameters

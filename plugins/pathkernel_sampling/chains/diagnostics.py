@@ -202,7 +202,7 @@ def predictor(run: xr.DataTree) -> xr.Dataset:
     )
 
 
-def sampled_scores(run: xr.DataTree, labels: xr.DataArray, kind: str) -> xr.Dataset:
+def sampled_predictor_scores(run: xr.DataTree, labels: xr.DataArray, kind: str) -> xr.Dataset:
     """Score the sampled predictor on each test set.
 
     The mean predictor is that over the draws. The log predictive density of targets is that of

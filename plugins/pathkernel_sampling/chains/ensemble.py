@@ -19,7 +19,7 @@ from pathkernel_core.energy.problem import Problem
 from pathkernel_datasets.results.point import Point, PointData
 from pathkernel_datasets.results.stored_study import StoredStudy
 from pathkernel_datasets.variables.labelling import padded_rows
-from pathkernel_sampling.chains.chain import chain as nuts
+from pathkernel_sampling.chains import chain as nuts
 from pathkernel_sampling.chains.evidence import LARGEST_DIMENSION
 from pathkernel_sampling.models.models import OrderParameterModel, position_at
 

@@ -55,7 +55,7 @@ def correction_views(study: StoredStudy, points: Sequence[Point]) -> Iterator[Ta
         corrections = {point: open_correction(study, point).load() for point in points}
         yield next_order_table(corrections)
         yield entries_table(corrections)
-        yield predictor_table(corrections)
+        yield corrected_predictor_table(corrections)
 
 
 def described(frame: pd.DataFrame, settings: Mapping[str, object] | None = None) -> pd.DataFrame:
@@ -127,7 +127,7 @@ def entries_table(corrections: Mapping[Point, xr.Dataset]) -> Table:
     )
 
 
-def predictor_table(corrections: Mapping[Point, xr.Dataset]) -> Table:
+def corrected_predictor_table(corrections: Mapping[Point, xr.Dataset]) -> Table:
     """Table of the predictor at the saddle and to next order, a row per point and test set."""
     frames = []
     for point, correction in corrections.items():

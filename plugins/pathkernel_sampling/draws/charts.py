@@ -13,7 +13,7 @@ import xarray as xr
 from arviz_stats.base import array_stats
 
 from pathkernel_datasets.selection.selection import Selections
-from pathkernel_datasets.variables.measures import Measure, kind_of, measures_of
+from pathkernel_datasets.variables.measures import Measure, label_kind, measures_of
 from pathkernel_sampling.chains.diagnostics import distinct_entries, sampled_log_evidence
 from pathkernel_sampling.draws.sampled import Run
 from pathkernel_views.chart import Chart, NothingToPlot
@@ -53,7 +53,7 @@ def sample_charts(runs: Sequence[Run]) -> Iterator[Chart]:
             "posterior have two Monte-Carlo errors: theory and samples are tested on the same "
             "examples. Dashed lines are Gaussian process (GP) limits."
             + " The band is one standard error over test examples."
-            * (measure.name == "accuracy"),
+            * measure.is_fraction,
             partial(_measured, runs, measure),
         )
     paths = dataset.sizes["path"]
@@ -207,7 +207,7 @@ def _step(runs: Sequence[Run]) -> int:
 def _predictors(runs: Sequence[Run]) -> alt.TopLevelMixin:
     from pathkernel_views.primitives import points
 
-    frames, is_class = [], kind_of(runs[0].study.dataset) == "classes"
+    frames, is_class = [], label_kind(runs[0].study.dataset) == "classes"
     for run in runs:
         data = xr.Dataset(
             {
@@ -292,9 +292,8 @@ def _finite_width(series: dict[str, list[Run]]) -> alt.TopLevelMixin:
 
     frames = [finite_width_frame(runs).assign(runs=name) for name, runs in series.items()]
     measure = measures_of(next(iter(series.values()))[0].study.dataset)[0]
-    is_fraction = measure.name == "accuracy"
     panels = {
-        "gain": f"{measure.heading}, sampled − theory{' (points)' * is_fraction}",
+        "gain": f"{measure.heading}, sampled − theory{' (points)' * measure.is_fraction}",
         "distance of U": "U, relative distance",
         "distance of ln p(Y)": "ln p(Y), distance (nats)",
     }
@@ -303,7 +302,7 @@ def _finite_width(series: dict[str, list[Run]]) -> alt.TopLevelMixin:
         raise NothingToPlot("the theory is not computed at these points")
     order = list(_LINES.values())  # the same in both charts, for their legend
     frame = frame.sort_values("network", key=lambda names: names.map(order.index), kind="stable")
-    if is_fraction:
+    if measure.is_fraction:
         frame.loc[frame["quantity"] == "gain", ["value", "error"]] *= 100
     frame = _with_range(frame.assign(error=2 * frame["error"].fillna(0)))
     frame["quantity"] = frame["quantity"].replace(panels)

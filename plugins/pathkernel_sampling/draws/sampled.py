@@ -16,13 +16,13 @@ from pathkernel_datasets.results.draws import point_of
 from pathkernel_datasets.results.result_files import file_of
 from pathkernel_datasets.results.stored_study import StoredStudy
 from pathkernel_datasets.selection.selection import NOT_COMPUTED
-from pathkernel_datasets.variables.measures import kind_of, measures_of
+from pathkernel_datasets.variables.measures import label_kind, measures_of
 from pathkernel_sampling.chains.diagnostics import (
     Diagnostics,
     diagnose,
     distinct_entries,
     predictor,
-    sampled_scores,
+    sampled_predictor_scores,
 )
 from pathkernel_sampling.chains.draw_variables import settings_of
 from pathkernel_sampling.chains.store import open_run
@@ -98,8 +98,8 @@ class Run:
     @cached_property
     def scores(self) -> xr.Dataset:
         """Measures of the sampled predictor, with Monte-Carlo errors."""
-        kind = kind_of(self.study.dataset)
-        return sampled_scores(self.draws, self.theory["test_label"], kind)
+        kind = label_kind(self.study.dataset)
+        return sampled_predictor_scores(self.draws, self.theory["test_label"], kind)
 
     @cached_property
     def outputs(self) -> xr.Dataset:

@@ -12,7 +12,7 @@ from scipy.linalg import solve_triangular
 from pathkernel_core.action.solution import Solution
 from pathkernel_core.arrays.backend import batches, to_host
 from pathkernel_core.energy.problem import Problem
-from pathkernel_core.energy.spaces import per_output
+from pathkernel_core.energy.rows import per_output
 
 _BLOCK_ELEMENTS = 2**22  # of products of kernels in memory at once, 32 MiB
 
@@ -284,7 +284,7 @@ def _pair_kernel(left: np.ndarray, right: np.ndarray, row: int, column: int) -> 
 def _examples(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
     """Fewest rows of features (R, n·C, N_0) and labels (R,) with the energy up to a constant."""
     form, outputs = problem.form, problem.outputs
-    if problem.space != "features":
+    if form.holds_examples:
         features = to_host(form.features).astype(float)
         labels = to_host(form.labels).astype(float)
         shape = features.shape[1:]

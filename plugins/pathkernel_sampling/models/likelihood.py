@@ -20,10 +20,12 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 
 from pathkernel_core.arrays.backend import add_to_diagonal, array_namespace, log_determinant
+from pathkernel_core.energy.examples import ExampleSpace
+from pathkernel_core.energy.features import FeatureSpace
+from pathkernel_core.energy.form import Form
+from pathkernel_core.energy.given_kernels import GivenKernels
 from pathkernel_core.energy.kernel_space import KernelSpace
-from pathkernel_core.energy.pair_kernels import PairSpace
 from pathkernel_core.energy.problem import Problem
-from pathkernel_core.energy.spaces import ExampleSpace, FeatureSpace, Space
 from pathkernel_core.paths.network import Network
 
 NewExamples: TypeAlias = "jax.Array | tuple[jax.Array, jax.Array]"
@@ -60,19 +62,19 @@ def pytree(data: tuple[str, ...], static: tuple[str, ...] = ()) -> Any:
 
 pytree(("features", "labels", "rows"))(ExampleSpace)
 pytree(("features", "labels", "rows", "kernels"))(KernelSpace)
-pytree(("kernels", "labels"))(PairSpace)
+pytree(("kernels", "labels"), ("index",))(GivenKernels)
 pytree(("gram", "projections", "label_square", "rows"), ("n_examples",))(FeatureSpace)
 pytree(("form", "basis"), ("input_width", "n_paths", "n_examples", "outputs"))(Problem)
 
 
 @jax.custom_vjp
-def energy(space: Space, factor: jax.Array, temperature: jax.Array) -> jax.Array:
+def energy(space: Form, factor: jax.Array, temperature: jax.Array) -> jax.Array:
     """Energy ln det(K + T1) + Yᵀ(K + T1)⁻¹Y (Eq. 34), differentiable in the factor (n·C, r)."""
     return energy_and_gradient(space, factor, temperature)[0]
 
 
 def energy_and_gradient(
-    space: Space, factor: jax.Array, temperature: jax.Array
+    space: Form, factor: jax.Array, temperature: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Energy at U = F Fᵀ and its gradient 2 (M − R) F."""
     # the core's gradient M − R: to differentiate through the Cholesky factorisation would take

@@ -175,12 +175,12 @@ def _levels(network: Network) -> tuple[Level, ...]:
     """Levels of U_1, …, U_L, u_a for Bartlett's A; the readout's parameters come first."""
     levels, rank, start = [], network.outputs, 0
     skips = (None, *network.skips[::-1])
-    for width, branches, skip in zip(reversed(network.widths), (1, *network.branches[::-1]), skips):
+    for width, steps, skip in zip(reversed(network.widths), (1, *network.steps[::-1]), skips):
         # a Wishart matrix of fewer degrees of freedom than rows has a factor of as many columns,
         # and each block of rows of the next A as many rows
-        size, shared = branches * rank, 0 if skip is None else rank
+        size, shared = steps * rank, 0 if skip is None else rank
         rank = min(size, math.ceil(width))
-        levels.insert(0, Level(branches, size, rank, shared, start))
+        levels.insert(0, Level(steps, size, rank, shared, start))
         start = levels[0].part.stop
     return tuple(levels)
 

@@ -1,5 +1,6 @@
 """Independent branches: exact laws at small sizes, random networks, limits, and array libraries."""
 
+import functools
 import math
 import tracemalloc
 
@@ -310,7 +311,7 @@ def test_kernels_in_place_of_inputs(library):
     kernels = np.einsum("llab->lab", pairs)
     cross, own = np.einsum("ali,bli->lab", new, xi) / 4, (new**2).sum(axis=2).T / 4
     y = library.array(labels)
-    problems = [pk.Problem.from_branch_kernels(library.array(kernels), y)]
+    problems = [pk.Problem.from_kernels(library.array(kernels), y, branches=True)]
     if library.name == "numpy":  # the others compile for long
         problems.append(pk.Problem.from_kernels(pairs, labels))
     for problem in problems:
@@ -338,9 +339,10 @@ def test_kernels_in_place_of_inputs(library):
 
 @pytest.mark.parametrize("exact", [1000, 1])
 def test_kernels_of_branches_are_checked(exact, monkeypatch):
-    monkeypatch.setattr("pathkernel_core.energy.branch_kernels.EXACT_ROWS", exact)
+    monkeypatch.setattr("pathkernel_core.energy.kernel_packing.EXACT_ROWS", exact)
     xi, labels = examples(3)
-    kernels, make = pk.same_path_kernels(xi), pk.Problem.from_branch_kernels
+    kernels = pk.same_path_kernels(xi)
+    make = functools.partial(pk.Problem.from_kernels, branches=True)
     problem = make(kernels, labels)
     for wrong, message in (
         (kernels[0], r"shape \(n, P, P\)"),
@@ -368,7 +370,7 @@ def test_kernels_of_branches_are_checked(exact, monkeypatch):
         solution.predict(xi)
     assert "kernels of branches" in repr(problem)
     assert "single branches" in problem._repr_html_()
-    monkeypatch.setattr("pathkernel_core.energy.branch_kernels.MOST_KERNELS", 100)
+    monkeypatch.setattr("pathkernel_core.energy.kernel_packing.MOST_KERNELS", 100)
     with pytest.raises(ValueError, match="GiB"):
         make(kernels, labels)
 

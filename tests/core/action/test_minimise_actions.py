@@ -1,10 +1,13 @@
 """Many points at once against the same points one by one."""
 
+import math
+
 import numpy as np
 import pytest
 
 import pathkernel_core as pk
 from pathkernel_core.action import solvers
+from pathkernel_core.action.continuation import UNSOLVABLE, minimise_grid
 from pathkernel_core.action.minima import may_have_several
 from pathkernel_core.energy import costs, kernel_batches
 from pathkernel_core.energy.kernel_batches import SharedKernels
@@ -161,6 +164,72 @@ def test_progress_counts_points(examples):
     seen = []
     pk.minimise_actions(pk.Problem(*examples), networks()[2:], TEMPERATURES, report=seen.append)
     assert [(progress.done, progress.total) for progress in seen] == [(k, 6) for k in range(1, 7)]
+
+
+@pytest.mark.parametrize("space", ["examples", "kernels"])
+def test_solutions_are_handed_over_as_soon_as_they_are_there(monkeypatch, examples, space):
+    together(monkeypatch)
+    handed = {}
+
+    def on_solution(i, j, solution):
+        handed[i, j] = solution
+
+    problem = pk.Problem(*examples, space)
+    grid = pk.minimise_actions(problem, networks(), TEMPERATURES, on_solution=on_solution)
+    assert handed == {(i, j): grid[i][j] for i in range(4) for j in range(3)}
+    first = [(i, j) for i, j in handed if i == 0]
+    assert first == [(0, 1), (0, 2), (0, 0)], "from the highest temperature to the lowest"
+    side_by_side = list(handed)[:3] != first
+    assert side_by_side == (space == "kernels"), "one after another where that is as fast"
+
+
+def test_what_a_callback_raises_ends_the_grid(examples):
+    handed = []
+
+    def on_solution(*point):
+        handed.append(point)
+        if len(handed) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pk.minimise_actions(
+            pk.Problem(*examples), networks(), TEMPERATURES, on_solution=on_solution
+        )
+    assert len(handed) == 2
+
+
+def test_grids_end_at_each_networks_own_temperature(examples):
+    problem, points = pk.Problem(*examples), []
+    lowest = [0.2, 1.0, 0.02, math.inf]
+
+    def on_point(index, temperature, outcome):
+        assert isinstance(outcome, pk.Solution)
+        points.append((index, temperature))
+
+    minimise_grid(
+        problem,
+        networks(),
+        TEMPERATURES,
+        on_point,
+        is_over=lambda index, temperature: temperature < lowest[index],
+    )
+    assert points == [(0, 1.0), (0, 0.2), (1, 1.0), (2, 1.0), (2, 0.2), (2, 0.02)]
+
+
+def test_points_that_cannot_be_factorised_are_outcomes(examples):
+    xi, labels = examples
+    outcomes = {}
+
+    def on_point(index, temperature, outcome):
+        outcomes[index, temperature] = outcome
+        assert np.geterr()["under"] == "raise", "a callback has its caller's settings"
+
+    with np.errstate(all="ignore"):
+        problem = pk.Problem(1e160 * xi, labels)
+    with np.errstate(under="raise"):
+        minimise_grid(problem, networks()[:2], (0.1, 1.0), on_point)
+    assert list(outcomes) == [(0, 1.0), (0, 0.1), (1, 1.0), (1, 0.1)]
+    assert all(isinstance(outcome, UNSOLVABLE) for outcome in outcomes.values())
 
 
 def test_failures_raise_or_are_marked(examples):

@@ -75,7 +75,7 @@ def draw_weights(network, generator):
 
 def test_paths_with_a_skip_are_told_from_heads():
     network = NETWORKS["both layers"]
-    assert network.branches == (3, 2)
+    assert network.steps == (3, 2)
     assert network.path_labels == ("skip-skip", "skip-1", "1-skip", "1-1", "2-skip", "2-1")
     assert network.paths[:3] == ((0, 0), (0, 1), (1, 0))
     assert network.sizes == (6, 2, 1)

@@ -44,12 +44,12 @@ def test_the_crossing_does_not_depend_on_the_order_of_the_sides():
     np.testing.assert_allclose(one.point, other.point, atol=1e-7)
 
 
-def test_one_branch_has_no_crossing():
+def test_one_state_has_no_crossing():
     family = along_variance(0.01, scale=3.0)
     assert crossings_between(family, *minima(family, *SIDES)) == []
 
 
-def test_a_third_branch_between_two_has_two_crossings():
+def test_a_third_state_between_two_has_two_crossings():
     """From silent through the paths of a random head to those that carry the signal."""
     task = front.HiddenMarkov().realise(seed=0)
     xi = front.attentioned_inputs(task.train.inputs, task.layers, readout=task.readout)
@@ -71,7 +71,7 @@ def test_a_third_branch_between_two_has_two_crossings():
         assert lowest.solution.action == pytest.approx(action, rel=1e-7)
 
 
-def test_a_branch_is_followed_to_the_target_or_to_its_end():
+def test_a_state_is_followed_to_the_target_or_to_its_end():
     family = along_variance(0.01)
     silent, used = minima(family, *SIDES)
     reached = follow(family, used, np.log([0.1]))

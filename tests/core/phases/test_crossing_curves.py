@@ -7,7 +7,7 @@ from two_heads import PLANE, along_variance, minima, over_the_plane
 import pathkernel as front
 import pathkernel_core as pk
 from pathkernel_core.phases.coexistence import ActionFamily, crossings_between
-from pathkernel_core.phases.crossing_curves import branching_curve, crossing_curve
+from pathkernel_core.phases.crossing_curves import crossing_curve, curve_onwards
 from pathkernel_core.phases.curves import Stops
 
 pytestmark = pytest.mark.filterwarnings("ignore::pathkernel_core.ScaleWarning")
@@ -85,15 +85,15 @@ def test_three_curves_meet_at_a_triple_point():
     (crossing,) = crossings_between(family, below, above)
     stops = Stops(np.log([0.02, 0.02]), np.log([0.2, 0.1]), (np.log([0.05, 0.1]), np.log([0.03])))
     curve = crossing_curve(family, crossing, stops)
-    assert len(curve.branching) == 2
+    assert len(curve.further_starts) == 2
     (triple,) = [p for p in (curve.points[0], curve.points[-1]) if p.point[1] < np.log(0.09)]
     actions = [triple.minima[0].solution.action] + [
-        minimum.solution.action for start in curve.branching for minimum in start.minima
+        minimum.solution.action for start in curve.further_starts for minimum in start.minima
     ]
     np.testing.assert_allclose(actions, actions[0], rtol=1e-8)
-    for start in curve.branching:
+    for start in curve.further_starts:
         np.testing.assert_array_equal(start.point, triple.point)
-        further = branching_curve(family, start, stops).points
+        further = curve_onwards(family, start, stops).points
         assert len(further) > 2
         # no other minimum is lower on the way
         point = further[len(further) // 2]

@@ -32,7 +32,7 @@ def test_a_minimum_ends_where_the_action_is_flat_along_a_direction(start, target
     assert not np.array_equal(follow(family, minimum, outside).point, outside)
 
 
-def test_a_branch_that_reaches_the_target_has_no_spinodal():
+def test_a_state_that_reaches_the_target_has_no_spinodal():
     family = along_variance(0.01)
     assert spinodal_towards(family, family.search(np.log([0.4])), np.log([0.2])) is None
 

@@ -41,7 +41,7 @@ def test_batches_change_nothing(library, generator, monkeypatch):
     arrays = library.array(xi), library.array(labels)
     solution = pk.gp_limit(pk.Problem(*arrays), network, 0.1)
     complete = pk.leave_one_out(solution, *arrays)
-    monkeypatch.setattr("pathkernel_core.prediction.cross_validation.PREDICTION_ELEMENTS", 72)
+    monkeypatch.setattr("pathkernel_core.energy.features.PREDICTION_ELEMENTS", 72)
     parts = pk.leave_one_out(solution, *arrays)
     assert parts.log_density == pytest.approx(complete.log_density, rel=1e-12)
     np.testing.assert_allclose(parts.mean, complete.mean, rtol=1e-10)

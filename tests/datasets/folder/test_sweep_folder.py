@@ -39,9 +39,9 @@ from pathkernel_datasets.folder.zarr_files import write_tree
 from pathkernel_datasets.results.stored_study import StoredStudy
 from pathkernel_datasets.run import computing, run_study
 from pathkernel_datasets.run.run_study import compute_study
-from pathkernel_datasets.selection.gains import gains
+from pathkernel_datasets.selection.finite_width_gain import finite_width_gain
 from pathkernel_datasets.selection.selection import Selection
-from pathkernel_datasets.selection.temperature_choice import choose
+from pathkernel_datasets.selection.temperature_choice import choose_temperatures
 from pathkernel_datasets.study.identity import identity_of
 from pathkernel_datasets.study.study import Study
 from pathkernel_datasets.testing import SmallTask
@@ -473,11 +473,13 @@ def test_temperatures_are_chosen_for_each_value(noisy):
     for value, part in parts.items():
         score = open_study(noisy).sel(noise=value).leave_one_out_squared_error.sum("seed")
         expected = score.argmin("temperature").values
-        np.testing.assert_array_equal(choose(part, "leave-one-out")["index"][:, 0], expected)
-    assert gains(parts[2.0]).sizes["width"] == 1
+        np.testing.assert_array_equal(
+            choose_temperatures(part, "leave-one-out")["index"][:, 0], expected
+        )
+    assert finite_width_gain(parts[2.0]).sizes["width"] == 1
 
 
-@pytest.mark.parametrize("view", [Selection, gains])
+@pytest.mark.parametrize("view", [Selection, finite_width_gain])
 def test_views_of_one_value_refuse_several(noisy, view):
     with pytest.raises(StudyError, match=r"3 values of the option 'noise'.*by_value"):
         view(open_study(noisy))

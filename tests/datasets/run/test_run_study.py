@@ -17,7 +17,8 @@ from pathkernel_core.action import continuation
 from pathkernel_datasets.errors import StudyError
 from pathkernel_datasets.folder.reading import open_study
 from pathkernel_datasets.run.run_study import compute_study
-from pathkernel_datasets.study.study import Study, prepared
+from pathkernel_datasets.study import prepared
+from pathkernel_datasets.study.study import Study
 from pathkernel_datasets.variables.quantities import STATUS_CODES
 
 

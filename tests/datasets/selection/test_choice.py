@@ -20,7 +20,7 @@ from pathkernel_core.contracts.task import Examples
 from pathkernel_datasets.folder.reading import open_study
 from pathkernel_datasets.run.run_study import compute_study
 from pathkernel_datasets.selection.selection import Selection, Selections
-from pathkernel_datasets.selection.temperature_choice import best, choose
+from pathkernel_datasets.selection.temperature_choice import best, choose_temperatures
 from pathkernel_datasets.study.study import Study
 from pathkernel_datasets.variables.quantities import STATUS_CODES
 
@@ -131,7 +131,7 @@ def test_choices_are_the_best_of_the_stored_grid_over_all_seeds(complete, suffix
     for name, score in scores.items():
         total = score.sum("seed").round(12)
         wanted = ties.where(total == total.max("temperature")).idxmax("temperature")
-        index = choose(complete, name)[f"index{suffix}"].transpose(*wanted.dims)
+        index = choose_temperatures(complete, name)[f"index{suffix}"].transpose(*wanted.dims)
         assert (index >= 0).all()
         np.testing.assert_array_equal(complete.temperature.values[index], wanted, err_msg=name)
 
@@ -140,7 +140,7 @@ def test_the_evidence_is_chosen_by_only_where_it_is_defined(complete):
     """The order parameter has six paths: at N = 5 it has no log evidence."""
     assert complete.log_evidence.sel(width=5).isnull().all()
     assert complete.log_evidence.sel(width=50).notnull().all()
-    index = choose(complete, "evidence")["index"]
+    index = choose_temperatures(complete, "evidence")["index"]
     assert (index.sel(width=5) == -1).all()
     best = complete.log_evidence.sel(width=50).sum("seed").argmax("temperature")
     assert (index.sel(width=50) == best).all()
@@ -158,7 +158,7 @@ def test_defaults(complete, tmp_path):
     assert Selection(bare).chosen == "leave-one-out"
     assert Selection(bare.isel(temperature=[0])).chosen is None, "nothing to choose"
     with pytest.raises(ValueError, match="no validation scores"):
-        choose(bare, "validation")
+        choose_temperatures(bare, "validation")
 
 
 @pytest.mark.parametrize("temperature", [None, "leave-one-out", 0.3])

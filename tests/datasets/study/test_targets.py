@@ -16,11 +16,11 @@ from pathkernel_core.contracts.task import Examples, Realisation, Task, option
 from pathkernel_datasets.errors import StudyError
 from pathkernel_datasets.folder.reading import open_study
 from pathkernel_datasets.run.run_study import run_study
-from pathkernel_datasets.selection.gains import gains
-from pathkernel_datasets.selection.temperature_choice import choose, default_choice
+from pathkernel_datasets.selection.finite_width_gain import finite_width_gain
+from pathkernel_datasets.selection.temperature_choice import choose_temperatures, default_choice
 from pathkernel_datasets.study.identity import identity_of
 from pathkernel_datasets.study.study import Study
-from pathkernel_views.study_tables import gains_table, study_summary
+from pathkernel_views.study_tables import finite_width_gain_table, study_summary
 from pathkernel_views.study_views import study_charts
 
 MEASURES = ("mean_squared_error", "r_squared", "log_predictive_density")
@@ -134,7 +134,7 @@ def test_nothing_is_called_accuracy(dataset, of_two):
         assert not [name for name in data.variables if "accuracy" in name]
         assert data.attrs["kind"] == "targets"
         assert data.attrs["centred"]
-        shown = printed(next(study_summary(data)), gains_table(data))
+        shown = printed(next(study_summary(data)), finite_width_gain_table(data))
         assert "ccuracy" not in shown
         assert "R²" in shown
         assert not [chart for chart in study_charts(data) if "accuracy" in chart.name]
@@ -157,27 +157,27 @@ def test_temperatures_are_chosen_by_squared_errors(dataset):
         ("leave-one-out", dataset["leave_one_out_squared_error"]),
     ):
         expected = score.sum("seed").argmin("temperature")
-        index = choose(dataset, choice)["index"].isel(test_set=0)
+        index = choose_temperatures(dataset, choice)["index"].isel(test_set=0)
         assert index.values.tolist() == expected.values.tolist(), choice
-    index = choose(dataset, "test")["index"]
+    index = choose_temperatures(dataset, "test")["index"]
     expected = dataset["mean_squared_error"].sum("seed").argmin("temperature")
     assert index.values.tolist() == expected.transpose(*index.dims).values.tolist()
 
 
 def test_r_squared_of_several_outputs_divides_by_their_mean_variance(of_two):
     """As the study's own R², by another way to it: the outputs vary by unlike amounts."""
-    found, stored = gains(of_two), of_two.squeeze(["seed", "temperature", "width"])
+    found, stored = finite_width_gain(of_two), of_two.squeeze(["seed", "temperature", "width"])
     np.testing.assert_allclose(found["r_squared"].squeeze("width"), stored["r_squared"])
     np.testing.assert_allclose(found["r_squared_gp"], stored["r_squared_gp"])
 
 
 def test_gains_are_differences_of_r_squared(dataset):
-    gain = gains(dataset, 0.1)
+    gain = finite_width_gain(dataset, 0.1)
     at = dataset.sel(temperature=0.1)
     np.testing.assert_allclose(gain["r_squared"], at["r_squared"].mean("seed"))
     np.testing.assert_allclose(gain["r_squared_gp"], at["r_squared_gp"].mean("seed"))
     np.testing.assert_allclose(gain["gain"], gain["r_squared"] - gain["r_squared_gp"])
-    one = gains(dataset.sel(seed=[2]), 0.1).sel(test_set="long")
+    one = finite_width_gain(dataset.sel(seed=[2]), 0.1).sel(test_set="long")
     labels = at["test_label"].sel(seed=2, test_set="long")
     squared = [
         ((labels - at[name].sel(seed=2, test_set="long")) ** 2)

@@ -7,8 +7,9 @@ from small_task import Small
 
 from pathkernel_core.system import memory
 from pathkernel_core.system.memory import bytes_in_words, check_memory, memory_bound
+from pathkernel_datasets.study import prepared
 from pathkernel_datasets.study.prepared import array_library, prepare_data
-from pathkernel_datasets.study.study import Study, prepared
+from pathkernel_datasets.study.study import Study
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 
 

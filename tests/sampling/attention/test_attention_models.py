@@ -10,7 +10,7 @@ array_stats = pytest.importorskip("arviz_stats.base").array_stats
 import pathkernel_core as pk
 from pathkernel_sampling.attention.corrections import next_order_density
 from pathkernel_sampling.attention.models import attention_model
-from pathkernel_sampling.chains.chain import draw, warm_up
+from pathkernel_sampling.chains.chain import draw_states, warm_up
 from pathkernel_sampling.corrections.next_order import next_order, predict_next_order
 from pathkernel_sampling.models.models import build_model
 
@@ -126,7 +126,7 @@ def sampled(model, chains=2, warm=300, draws=400):
     for chain in range(chains):
         key = jax.random.key(chain)
         state = warm_up(model, jax.random.fold_in(key, 0), warm)
-        _, drawn = draw(model, state, jax.random.fold_in(key, 1), draws)
+        _, drawn = draw_states(model, state, jax.random.fold_in(key, 1), draws)
         heads = np.stack([model.attention(x) for x in drawn["position"]])
         u = drawn["order_parameter"]
         values.append(np.stack([np.trace(u, axis1=1, axis2=2), heads[:, 0] + heads[:, 3]], 1))
@@ -147,10 +147,12 @@ def test_samplers_of_weights_and_of_order_parameters_agree():
 def test_draws_are_the_same_each_time():
     model = attention_model("marginal", posterior(width=8))
     state = warm_up(model, jax.random.key(0), 20)
-    after, first = draw(model, state, jax.random.key(1), 3)
-    _, second = draw(model, after, jax.random.key(2), 3)
+    after, first = draw_states(model, state, jax.random.key(1), 3)
+    _, second = draw_states(model, after, jax.random.key(2), 3)
     again = attention_model("marginal", posterior(width=8))  # as another process would make it
-    _, resumed = draw(again, type(after).from_arrays(after.to_arrays()), jax.random.key(2), 3)
+    _, resumed = draw_states(
+        again, type(after).from_arrays(after.to_arrays()), jax.random.key(2), 3
+    )
     np.testing.assert_array_equal(second["position"], resumed["position"])
     assert not np.array_equal(first["position"], second["position"])
 

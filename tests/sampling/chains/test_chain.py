@@ -9,8 +9,8 @@ array_stats = pytest.importorskip("arviz_stats.base").array_stats
 jnp = jax.numpy
 
 from pathkernel_core import Network
-from pathkernel_sampling.chains.chain import ChainState, draw, warm_up
-from pathkernel_sampling.chains.chain import chain as chains
+from pathkernel_sampling.chains import chain as chains
+from pathkernel_sampling.chains.chain import ChainState, draw_states, warm_up
 from pathkernel_sampling.models.likelihood import pytree
 from pathkernel_sampling.models.models import build_model
 
@@ -94,7 +94,7 @@ def test_moments_of_a_gaussian(dense):
     state = warm_up(model, jax.random.key(0), 400, seen.append)
     assert seen == [128, 256, 384, 400]
     assert state.inverse_mass_matrix.ndim == (2 if dense else 1)
-    _, drawn = draw(model, state, jax.random.key(1), 3000)
+    _, drawn = draw_states(model, state, jax.random.key(1), 3000)
     outer = drawn["order_parameter"]
     for i, j in zip(*np.tril_indices(3)):
         size = array_stats.ess(outer[None, :, i, j], method="mean")
@@ -109,7 +109,7 @@ def test_a_short_warm_up_in_many_dimensions_leaves_trajectories_short():
     # a dense mass matrix from as few draws would be nearly singular
     model = Gaussian(np.eye(150))
     state = warm_up(model, jax.random.key(0), 150)
-    _, drawn = draw(model, state, jax.random.key(1), 50)
+    _, drawn = draw_states(model, state, jax.random.key(1), 50)
     assert drawn["n_steps"].max() <= 15
 
 
@@ -125,7 +125,7 @@ def test_a_short_warm_up_in_many_dimensions_leaves_trajectories_short():
 def test_the_prior_part_alone_gives_the_moments_of_the_hierarchy(network):
     model = Prior(small_model(network=network))
     state = warm_up(model, jax.random.key(0), 400)
-    _, drawn = draw(model, state, jax.random.key(1), 4000)
+    _, drawn = draw_states(model, state, jax.random.key(1), 4000)
     keys = jax.random.split(jax.random.key(7), 4000)
     starts = np.stack([np.asarray(model.initial(key)) for key in keys])
     exact = np.asarray(jax.jit(jax.vmap(model.order_parameter))(starts))
@@ -143,11 +143,11 @@ def test_a_stored_state_goes_on_bit_for_bit():
     model = small_model()
     state = warm_up(model, jax.random.key(0), 60)
     keys = [jax.random.key(number) for number in (1, 2)]
-    on, _ = draw(model, state, keys[0], 30)
-    _, want = draw(model, on, keys[1], 30)
+    on, _ = draw_states(model, state, keys[0], 30)
+    _, want = draw_states(model, on, keys[1], 30)
     stored = on.to_arrays()
     assert all(type(array) is np.ndarray for array in stored.values())
-    _, got = draw(small_model(), ChainState.from_arrays(stored), keys[1], 30)
+    _, got = draw_states(small_model(), ChainState.from_arrays(stored), keys[1], 30)
     for name in want:
         np.testing.assert_array_equal(got[name], want[name])
 
@@ -155,8 +155,8 @@ def test_a_stored_state_goes_on_bit_for_bit():
 def test_a_draw_does_not_depend_on_how_many_follow():
     model = small_model()
     state = warm_up(model, jax.random.key(0), 60)
-    _, few = draw(model, state, jax.random.key(1), 5)
-    _, many = draw(model, state, jax.random.key(1), 300)  # more than one call of the loop
+    _, few = draw_states(model, state, jax.random.key(1), 5)
+    _, many = draw_states(model, state, jax.random.key(1), 300)  # more than one call of the loop
     np.testing.assert_array_equal(few["position"], many["position"][:5])
     assert len(np.unique(many["position"], axis=0)) > 250
 
@@ -171,7 +171,7 @@ def test_the_same_key_gives_the_same_chain_and_another_key_another():
 def test_draws_hold_what_is_stored():
     model = small_model()
     state = warm_up(model, jax.random.key(0), 60)
-    after, drawn = draw(model, state, jax.random.key(1), 7)
+    after, drawn = draw_states(model, state, jax.random.key(1), 7)
     assert set(drawn) == STATISTICS | {"position", "order_parameter"}
     assert drawn["order_parameter"].shape == (7, 4, 4)
     assert {drawn[name].shape for name in STATISTICS} == {(7,)}
@@ -192,9 +192,9 @@ def test_warm_up_and_draws_of_problems_of_one_shape_are_compiled_once():
         xi, labels = generator.standard_normal((9, 3, 6)), generator.standard_normal(9)
         model = build_model("order-parameter", xi, labels, network, 0.2 + seed)
         state = warm_up(model, jax.random.key(seed), 150)
-        state, _ = draw(model, state, jax.random.key(1), 10)
-        state, _ = draw(model, state, jax.random.key(2), 10)
-        draw(model, ChainState.from_arrays(state.to_arrays()), jax.random.key(3), 10)
+        state, _ = draw_states(model, state, jax.random.key(1), 10)
+        state, _ = draw_states(model, state, jax.random.key(2), 10)
+        draw_states(model, ChainState.from_arrays(state.to_arrays()), jax.random.key(3), 10)
     assert chains._advance._cache_size() == before + 1
 
 

@@ -15,7 +15,7 @@ from pathkernel_sampling.chains.diagnostics import (
     distinct_entries,
     minimum_bulk_ess,
     predictor,
-    sampled_scores,
+    sampled_predictor_scores,
 )
 
 CHAINS, DRAWS = 4, 1000
@@ -144,7 +144,9 @@ def test_accuracy_is_that_of_the_mean_and_leaves_padding_out():
     labels = np.ones((1, 30))
     labels[0, :5] = -1
     labels[0, 28:] = np.nan
-    scores = sampled_scores(run, xr.DataArray(labels, dims=("test_set", "example")), "classes")
+    scores = sampled_predictor_scores(
+        run, xr.DataArray(labels, dims=("test_set", "example")), "classes"
+    )
     assert float(scores["accuracy"][0]) == 23 / 28
     assert float(scores["accuracy_mcse"][0]) == 0, "every half chain has the same signs"
 
@@ -165,7 +167,7 @@ def test_accuracy_error_covers_the_truth():
                 )
             }
         )
-        scores = sampled_scores(run, labels, "classes")
+        scores = sampled_predictor_scores(run, labels, "classes")
         values.append(float(scores["accuracy"][0]))
         errors.append(float(scores["accuracy_mcse"][0]))
     assert 0.6 < np.mean(errors) / np.std(values) < 1.7
@@ -188,7 +190,9 @@ def test_scores_of_targets_are_those_of_the_mixture_of_draws():
     labels = generator.normal(size=(1, 20)) + 5
     labels[0, 17:] = np.nan
     run = targets_run(means, variances)
-    scores = sampled_scores(run, xr.DataArray(labels, dims=("test_set", "example")), "targets")
+    scores = sampled_predictor_scores(
+        run, xr.DataArray(labels, dims=("test_set", "example")), "targets"
+    )
     y, drawn = labels[0, :17], means[:, :, 0, :17].reshape(12, 17)
     squared = ((y - drawn.mean(0)) ** 2).mean()
     assert float(scores["mean_squared_error"][0]) == pytest.approx(squared)
@@ -208,7 +212,7 @@ def test_error_of_targets_covers_the_truth():
     values, errors = {name: [] for name in names}, {name: [] for name in names}
     for _ in range(40):
         means = truth + generator.normal(size=(4, 20, 1, 50))
-        scores = sampled_scores(targets_run(means, 0 * means + 0.5), labels, "targets")
+        scores = sampled_predictor_scores(targets_run(means, 0 * means + 0.5), labels, "targets")
         for name in names:
             values[name].append(float(scores[name][0]))
             errors[name].append(float(scores[f"{name}_mcse"][0]))

@@ -14,7 +14,7 @@ from scipy.signal import lfilter
 from scipy.special import logsumexp
 
 from pathkernel_core import Network
-from pathkernel_sampling.chains.chain import draw, warm_up
+from pathkernel_sampling.chains.chain import draw_states, warm_up
 from pathkernel_sampling.chains.evidence import log_evidence
 from pathkernel_sampling.models.likelihood import pytree
 from pathkernel_sampling.models.models import build_model
@@ -32,7 +32,7 @@ def sampled(model, draws, chains=2):
     for chain in range(chains):
         key = jax.random.fold_in(jax.random.key(1), chain)
         state = warm_up(model, jax.random.fold_in(key, 0), 300)
-        _, drawn = draw(model, state, jax.random.fold_in(key, 1), draws)
+        _, drawn = draw_states(model, state, jax.random.fold_in(key, 1), draws)
         positions.append(drawn["position"])
         densities.append(drawn["lp"])
     return np.array(positions), np.array(densities)

@@ -14,7 +14,7 @@ jnp = jax.numpy
 from scipy import linalg, special
 
 import pathkernel_core as pk
-from pathkernel_sampling.chains.chain import draw, warm_up
+from pathkernel_sampling.chains.chain import draw_states, warm_up
 from pathkernel_sampling.corrections.next_order import next_order, predict_next_order
 from pathkernel_sampling.models.energy_derivatives import EnergyDerivatives
 from pathkernel_sampling.models.models import build_model
@@ -404,7 +404,9 @@ def test_most_of_the_gap_to_exact_samples_is_closed_at_paper_size(width, closed)
     for chain in range(2):
         key = jax.random.fold_in(jax.random.key(0), chain)
         state = warm_up(model, jax.random.fold_in(key, 0), 300)
-        drawn.append(draw(model, state, jax.random.fold_in(key, 1), 8000)[1]["order_parameter"])
+        drawn.append(
+            draw_states(model, state, jax.random.fold_in(key, 1), 8000)[1]["order_parameter"]
+        )
     u = np.stack(drawn)
     mean = u.mean((0, 1))
     sizes = [[array_stats.ess(u[..., a, b], method="mean") for a in range(4)] for b in range(4)]

@@ -18,7 +18,7 @@ from pathkernel_core import (
     minimise_action,
 )
 from pathkernel_core.paths.order_parameter import order_parameter_from_weights
-from pathkernel_sampling.chains.chain import draw, warm_up
+from pathkernel_sampling.chains.chain import draw_states, warm_up
 from pathkernel_sampling.models.models import MODELS, build_model, position_at
 
 UNEQUAL = Network((2, 1, 3), (5, 4, 6, 3), (1.3, 0.7, 1.2, 0.9, 1.1))
@@ -46,7 +46,7 @@ def sample(model, test, draws=600, chains=2):
     for chain in range(chains):
         key = jax.random.fold_in(jax.random.key(1), chain)
         state = warm_up(model, jax.random.fold_in(key, 0), 500)
-        _, drawn = draw(model, state, jax.random.fold_in(key, 1), draws)
+        _, drawn = draw_states(model, state, jax.random.fold_in(key, 1), draws)
         assert drawn["diverging"].mean() < 0.02
         order_parameters.append(drawn["order_parameter"])
         means.append(np.asarray(predict(drawn["position"])))
@@ -85,7 +85,7 @@ def prior_positions(name, network, draws):
     if name == "collapsed":
         dimension = build_model(name, *examples(network), network, 1.0).dimension
         return generator.standard_normal((draws, dimension))
-    layers = zip((1, *network.branches[::-1]), network.widths[::-1], (None, *network.skips[::-1]))
+    layers = zip((1, *network.steps[::-1]), network.widths[::-1], (None, *network.skips[::-1]))
     for branches, width, skip in layers:
         size, shared = branches * rank, 0 if skip is None else rank
         rank = min(size, int(width))
@@ -333,7 +333,7 @@ def test_ranks_of_what_the_labels_were_drawn_from_are_uniform():
         labels += np.sqrt(temperature) * generator.standard_normal(len(xi))
         model = build_model("order-parameter", xi, labels, network, temperature)
         state = warm_up(model, jax.random.fold_in(key, 0), 150)
-        _, drawn = draw(model, state, jax.random.fold_in(key, 1), 8 * kept)
+        _, drawn = draw_states(model, state, jax.random.fold_in(key, 1), 8 * kept)
         entries = drawn["order_parameter"][::8][:, *np.tril_indices(4)]
         ranks.append((entries < (truth @ truth.T)[np.tril_indices(4)]).sum(0))
     for entry in np.transpose(ranks):

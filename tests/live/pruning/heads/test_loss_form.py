@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 
-from pathkernel_pruning.heads.gain_choice import choose, refit
+from pathkernel_pruning.heads.gain_choice import choose_heads_by_gains, refit_remaining_gains
 from pathkernel_pruning.heads.loss_form import FormSums, LossForm, curved, loss_slopes, loss_values
 
 HEADS = 6
@@ -113,7 +113,7 @@ def test_refitted_gains_are_the_mode_of_the_posterior(loss, prior_variance):
         gains = form.refitted(left, prior_variance)
         assert form.temperature == pytest.approx(2 * made.loss(start) / 3)
     else:
-        gains = refit(made, start, prior_variance, steps=4).gains
+        gains = refit_remaining_gains(made, start, prior_variance, steps=4).gains
     np.testing.assert_allclose(gains[left], mode, atol=1e-5)
     assert (gains[~left] == 0).all()
 
@@ -136,7 +136,7 @@ def test_a_network_without_error_keeps_its_gains():
 
 def chosen(made, count, **options):
     settings = {"trials": 0, "refits": False, "prior_variance": 0.3} | options
-    choice = choose(made, count, **settings)
+    choice = choose_heads_by_gains(made, count, **settings)
     return choice.heads, choice
 
 
@@ -202,7 +202,9 @@ def test_layers_keep_a_head_if_they_must(keeps_layers, left):
     made = network(heads=(2, 4))
     made.parts[..., :2] *= 1e-3  # the first layer does next to nothing
     made.targets = made.outputs(np.ones(6))
-    choice = choose(made, 4, trials=0, refits=False, prior_variance=1.0, keeps_layers=keeps_layers)
+    choice = choose_heads_by_gains(
+        made, 4, trials=0, refits=False, prior_variance=1.0, keeps_layers=keeps_layers
+    )
     gains = choice.gains
     assert np.count_nonzero(gains[:2]) == left[0]
     assert np.count_nonzero(gains) == 2

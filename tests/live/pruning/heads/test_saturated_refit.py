@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pathkernel_pruning.heads.gain_choice import choose, refit
+from pathkernel_pruning.heads.gain_choice import choose_heads_by_gains, refit_remaining_gains
 from pathkernel_pruning.heads.loss_form import FormSums, curved, loss_slopes, loss_values
 
 
@@ -43,9 +43,9 @@ def test_no_refit_raises_the_loss(seed):
     whole = np.ones(4)
     for off in range(4):
         gains = np.where(np.arange(4) == off, 0.0, whole)
-        refitted = refit(network, gains, 0.3).gains
+        refitted = refit_remaining_gains(network, gains, 0.3).gains
         assert network.loss(refitted) <= 1.03 * network.loss(gains)
-    choice = choose(network, 1, trials=0, refits=True, prior_variance=0.3)
+    choice = choose_heads_by_gains(network, 1, trials=0, refits=True, prior_variance=0.3)
     plain = np.where(np.isin(np.arange(4), choice.heads), 0.0, 1.0)
     assert network.loss(choice.gains) <= 1.03 * network.loss(plain)
 

@@ -1,30 +1,69 @@
-"""Attentioned inputs in the span of the training examples, and the predictor on new ones."""
+"""Gaussian posterior of the predictor on attentioned inputs, and the span of training inputs."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from pathkernel_core.arrays.backend import Array, array_namespace, compiled, to_host
 from pathkernel_core.arrays.products import matmul, vecdot
-from pathkernel_core.energy.spaces import Posterior, per_output
+from pathkernel_core.energy.rows import per_output
+
+PREDICTION_ELEMENTS = 2**22  # features of new examples in memory at once, 32 MiB in float64
 
 
-def posterior_moments(
-    posterior: Posterior, factor: Array, xi: Array, basis: Array | None = None
-) -> tuple[Array, Array]:
-    """Mean and variance (Eq. 29, 30) of new examples xi (P_new, n, N_0), (P_new, C) each.
+@dataclass(frozen=True, eq=False)
+class Posterior:
+    """Gaussian posterior of the predictor, for attentioned inputs of new examples.
 
-    The posterior belongs to the factor (n·C, n·C); its training examples were rotated into the
-    basis (N_0, rank).
+    Attributes
+    ----------
+    weights : array, shape (n·C, N_0)
+        (U ⊗ 1) z, so that the mean is Φ(x) · weights.
+    explained : callable
+        Variance explained by the training examples, for mixed features of new examples and the
+        arrays: (rows, n·C, N_0) → (rows,), k(x)ᵀ (K + T1)⁻¹ k(x) of Eq. 30.
+    arrays : tuple
+        Further arguments of ``explained``: a matrix of the training examples, and numbers.
+    root : array, shape (P·C, P·C), or None
+        L of K + T1 = LLᵀ in example space.
     """
-    evaluate = compiled(_moments, array_namespace(xi=xi), static=("explained",))
-    return evaluate(
-        xi, factor, posterior.weights, basis, posterior.arrays, explained=posterior.explained
-    )
+
+    weights: Array
+    explained: Callable[..., Array]
+    arrays: tuple[Array, ...]
+    root: Array | None = None
+
+    def mean(self, new: Array, factor: Array, basis: Array | None = None) -> Array:
+        """Mean (P_new, C) (Eq. 29) of new examples (P_new, n, N_0).
+
+        The training examples were rotated into the basis (N_0, rank); no factor is needed.
+        """
+        return compiled(_mean, array_namespace(xi=new))(new, self.weights, basis)
+
+    def moments(
+        self, new: Array, own: Array | None, factor: Array, basis: Array | None = None
+    ) -> tuple[Array, Array]:
+        """Mean and variance (Eq. 29, 30) of new examples (P_new, n, N_0), (P_new, C) each.
+
+        The posterior belongs to the factor (n·C, n·C); its training examples were rotated into the
+        basis (N_0, rank). ``own`` is None.
+        """
+        evaluate = compiled(_moments, array_namespace(xi=new), static=("explained",))
+        return evaluate(new, factor, self.weights, basis, self.arrays, explained=self.explained)
+
+    def covariances(
+        self, new: Array, factor: Array, basis: Array | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Mean (P_new, C) and covariance of the outputs (P_new, C, C), on the host."""
+        evaluate = compiled(_covariances, array_namespace(xi=new), static=("explained",))
+        arguments = new, factor, self.weights, basis, self.arrays
+        mean, covariance = evaluate(*arguments, explained=self.explained)
+        return to_host(mean), to_host(covariance)
 
 
 def _moments(
@@ -37,14 +76,14 @@ def _moments(
     explained: Callable[..., Array],
 ) -> tuple[Array, Array]:
     xp = array_namespace(xi=xi)
-    mean = predictor_mean(xi, weights, basis)
+    mean = _mean(xi, weights, basis)
     prior, mixed = _prior_variance(xi, factor, basis)
     # rounding may leave -1e-17 where the examples determine the output
     variance = xp.clip(prior - explained(mixed, *arrays), min=0.0)
     return mean, xp.reshape(variance, mean.shape)
 
 
-def covariances(
+def _covariances(
     xi: Array,
     factor: Array,
     weights: Array,
@@ -71,10 +110,10 @@ def covariances(
             pairs[c, d] = pairs[d, c] = (variance(row + column) - variance(row - column)) / 4
     covariance = xp.stack([pairs[pair] for pair in sorted(pairs)], axis=1)
     covariance = xp.reshape(covariance, (-1, outputs, outputs))
-    return predictor_mean(xi, weights, basis), covariance
+    return _mean(xi, weights, basis), covariance
 
 
-def predictor_mean(xi: Array, weights: Array, basis: Array | None) -> Array:
+def _mean(xi: Array, weights: Array, basis: Array | None) -> Array:
     """Φ(x) · weights, (P, C), as one product."""
     xp = array_namespace(xi=xi)
     examples, paths, width = xi.shape

@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pathkernel_core import Network, NotPositiveDefiniteError, Problem, minimise_action
+from pathkernel_core import (
+    Network,
+    NotPositiveDefiniteError,
+    Problem,
+    minimise_action,
+    same_path_kernels,
+)
 from pathkernel_core.arrays.backend import array_namespace, compiled
 from pathkernel_core.energy.kernel_space import KernelSpace
 
@@ -72,8 +78,8 @@ def test_many_paths_are_mixed_in_blocks(library, generator, monkeypatch, outputs
         pytest.skip("compiled code remembers the sizes of blocks")
     form = Problem(library.array(xi), library.array(labels), "examples")
     reference, want_gradient = form.energy_and_gradient(u, 0.1)
-    monkeypatch.setattr("pathkernel_core.energy.spaces.BLOCK", 2)
-    monkeypatch.setattr("pathkernel_core.energy.spaces.WHITENED", 2 * 4 * 5 * outputs**2)
+    monkeypatch.setattr("pathkernel_core.energy.examples.BLOCK", 2)
+    monkeypatch.setattr("pathkernel_core.energy.examples.WHITENED", 2 * 4 * 5 * outputs**2)
     actual, gradient = form.energy_and_gradient(u, 0.1)
     assert actual == pytest.approx(reference, rel=1e-12)
     assert formulas.relative_error(gradient, want_gradient) < 1e-12
@@ -236,3 +242,29 @@ def test_kernels_of_many_paths_are_in_memory_once(generator):
     finally:
         tracemalloc.stop()
     assert peak < 1.5 * size
+
+
+def test_a_form_says_what_it_cannot_do(generator):
+    xi, labels = formulas.random_examples(Network((2,), 10), 9, 3, generator)
+    in_features, in_examples = (Problem(xi, labels, space) for space in ("features", "examples"))
+    branches = Problem.from_kernels(same_path_kernels(xi), labels, branches=True)
+    with pytest.raises(ValueError, match=r'cannot be evaluated .* space="examples"'):
+        in_features.form.evaluate(np.eye(2), 0.1)
+    for form in (in_features.form, in_examples.form, branches.form):
+        with pytest.raises(ValueError, match=r"all pairs of paths; .* by Problem\.from_kernels"):
+            _ = form.full_kernels
+    for form in (in_features.branch_form, in_examples.branch_form, branches.form):
+        assert not form.has_pairs
+        with pytest.raises(ValueError, match="shared=True"):
+            form.curvature(np.ones(2), 0.1)
+
+
+def test_evaluations_one_after_another_are_those_of_one(generator):
+    xi, labels = formulas.random_examples(Network((2,), 10), 9, 3, generator)
+    form = Problem(xi, labels, "features").form
+    assert not form.pays_together(100)
+    points = [np.eye(2), 2 * np.eye(2)], [0.1, 0.2], [None, np.ones((2, 1))]
+    for (energy, gradient), point in zip(form.energies_and_gradients(*points), zip(*points)):
+        expected = form.energy_and_gradient(*point)
+        assert energy == expected[0]
+        np.testing.assert_array_equal(gradient, expected[1])

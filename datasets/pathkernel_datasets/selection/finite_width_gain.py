@@ -1,4 +1,4 @@
-"""Gain of finite width over the Gaussian process limit, with its error."""
+"""Finite-width gain: accuracy or R² less that of the Gaussian process limit, with its error."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import xarray as xr
 from pathkernel_datasets.selection.selection import index_of
 from pathkernel_datasets.selection.temperature_choice import (
     check_choice,
-    choose,
+    choose_temperatures,
     complete_seeds,
     default_choice,
 )
-from pathkernel_datasets.variables.measures import kind_of, measures_of
+from pathkernel_datasets.variables.measures import label_kind, measures_of
 from pathkernel_datasets.variables.swept_option import checked_dataset
 
 
-def gains(dataset: xr.Dataset, temperature: float | str | None = None) -> xr.Dataset:
+def finite_width_gain(dataset: xr.Dataset, temperature: float | str | None = None) -> xr.Dataset:
     """Accuracy or R² at every width, its gain over the Gaussian process limit, and errors.
 
     Both predict the same test examples, so that most of the error of either cancels in the gain:
@@ -51,7 +51,7 @@ def gains(dataset: xr.Dataset, temperature: float | str | None = None) -> xr.Dat
     --------
     >>> import pathkernel as pk
     >>> study = pk.Study(pk.HiddenMarkov(examples=20, test_examples=20), widths=(10, 100))
-    >>> gain = pk.gains(pk.run_study(study, "small"))
+    >>> gain = pk.finite_width_gain(pk.run_study(study, "small"))
     >>> gain["gain"].dims
     ('width', 'test_set')
     """
@@ -68,7 +68,7 @@ def gains(dataset: xr.Dataset, temperature: float | str | None = None) -> xr.Dat
         )
     dataset = dataset.sel(seed=seeds)
     if isinstance(choice, str):
-        indices = choose(dataset, choice).isel(test_set=0, drop=True)
+        indices = choose_temperatures(dataset, choice).isel(test_set=0, drop=True)
         chosen, chosen_gp = (
             dataset["temperature"][index].where(index >= 0).drop_vars("temperature")
             for index in (indices["index"], indices["index_gp"])
@@ -126,7 +126,7 @@ def _example_scores(dataset: xr.Dataset, name: str, temperatures: xr.DataArray) 
     mean = dataset[name].load().sel(temperature=any_of_them).where(temperatures.notnull())
     present = mean.notnull() & labels.notnull()
     outputs = [dim for dim in labels.dims if dim == "output"]
-    if kind_of(dataset) == "targets":
+    if label_kind(dataset) == "targets":
         squared, variance = ((labels - mean) ** 2).mean(outputs), labels.var("example")
         varied = (labels.max("example") > labels.min("example")).any(outputs)
         scores = 1 - squared / variance.mean(outputs).where(varied)

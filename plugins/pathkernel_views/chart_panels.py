@@ -1,4 +1,4 @@
-"""The layout of a chart: panels in rows, axes they share, keys of the series, and a total width.
+"""Panels of a chart in rows, with the axes that they share, keys of the series, and a total width.
 
 A specification of Vega-Lite comes in with a facet or a concatenation, and goes out as rows of
 panels. Vega-Lite's own facets set headings at different heights, put no axis below a gap and scale

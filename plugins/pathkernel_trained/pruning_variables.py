@@ -1,8 +1,8 @@
-"""Layout of what pruning adds to a comparison of orders."""
+"""Variables that pruning adds to a comparison of orders."""
 
 from __future__ import annotations
 
-from pathkernel_pruning.heads.order_variables import ORDERS, Layout
+from pathkernel_pruning.heads.order_variables import ORDER_VARIABLES, DatasetVariables
 
 _GRID = ("temperature", "width")
 
@@ -37,12 +37,12 @@ _COORDINATES = {
     "episode_set": "name of the set of episodes",
     "episode": "episode within its set",
     "path": "attention path, one head per layer",
-    **{name: ORDERS.coordinates[name] for name in ("test_set", "removed")},
+    **{name: ORDER_VARIABLES.coordinates[name] for name in ("test_set", "removed")},
 }
 
-PRUNING = Layout(
+PRUNING_VARIABLES = DatasetVariables(
     _MEANINGS,
     _COORDINATES,
     along=dict.fromkeys(("order_width", "order_temperature"), "order"),
 )
-"""Layout of what pruning adds to a comparison of orders."""
+"""Variables that pruning adds to a comparison of orders."""

@@ -15,10 +15,10 @@ from test_choice import Validated
 import pathkernel_core as pk
 from pathkernel_datasets.folder.reading import open_study
 from pathkernel_datasets.run.run_study import run_study
-from pathkernel_datasets.selection.gains import gains
+from pathkernel_datasets.selection.finite_width_gain import finite_width_gain
 from pathkernel_datasets.selection.selection import Selection
 from pathkernel_datasets.study.study import Study
-from pathkernel_views.study_tables import gains_table
+from pathkernel_views.study_tables import finite_width_gain_table
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -90,7 +90,7 @@ def assert_by_hand(dataset, result, temperatures, temperature_gp):
 @pytest.mark.parametrize("choice", [None, "leave-one-out", "paper"])
 def test_gains_at_the_temperatures_chosen_over_all_seeds(validated, choice):
     selection = Selection(validated, choice)
-    result = gains(validated, choice)
+    result = finite_width_gain(validated, choice)
     assert result.attrs["seeds"] == list(SEEDS)
     assert_by_hand(validated, result, selection.temperatures, selection.temperature_gp)
     assert (result["gain"] != 0).any()
@@ -101,16 +101,16 @@ def test_gains_at_the_temperatures_chosen_over_all_seeds(validated, choice):
 @pytest.mark.parametrize("outputs", [1, 3])
 def test_gains_at_a_given_temperature(tmp_path, outputs):
     dataset = store(tmp_path / "two", Small(outputs=outputs))
-    assert_by_hand(dataset, gains(dataset, 0.1), (0.1, 0.1), 0.1)
+    assert_by_hand(dataset, finite_width_gain(dataset, 0.1), (0.1, 0.1), 0.1)
     single = dataset.sel(temperature=[0.1])
-    xr.testing.assert_identical(gains(single), gains(dataset, 0.1))
+    xr.testing.assert_identical(finite_width_gain(single), finite_width_gain(dataset, 0.1))
 
 
 def test_seeds_that_share_their_examples_do_not_lower_the_error_over_examples(validated):
     one = validated.isel(seed=[0])
     thrice = xr.concat([one.assign_coords(seed=[seed]) for seed in SEEDS], "seed")
-    result = gains(one)
-    xr.testing.assert_allclose(gains(thrice)["example_error"], result["example_error"])
+    result = finite_width_gain(one)
+    xr.testing.assert_allclose(finite_width_gain(thrice)["example_error"], result["example_error"])
     assert result["example_error"].notnull().all()
     assert result["seed_error"].isnull().all(), "of one seed"
 
@@ -118,7 +118,7 @@ def test_seeds_that_share_their_examples_do_not_lower_the_error_over_examples(va
 def test_a_width_at_which_a_seed_failed_has_no_gain(validated):
     failed = (validated["seed"] == 4) & (validated["width"] == 2)
     broken = validated.assign(predictor_mean=validated["predictor_mean"].where(~failed))
-    result, whole = gains(broken), gains(validated)
+    result, whole = finite_width_gain(broken), finite_width_gain(validated)
     for name in ("accuracy", "gain", "example_error", "seed_error"):
         assert result[name].sel(width=2).isnull().all()
         xr.testing.assert_equal(result[name].sel(width=0.1), whole[name].sel(width=0.1))
@@ -126,30 +126,30 @@ def test_a_width_at_which_a_seed_failed_has_no_gain(validated):
 
 
 def test_seeds_that_are_not_complete_are_left_out(tmp_path, validated):
-    result = gains(interrupted(tmp_path / "study", 8))
+    result = finite_width_gain(interrupted(tmp_path / "study", 8))
     assert result.attrs["seeds"] == [3]
-    xr.testing.assert_equal(result, gains(validated.sel(seed=[3])))
+    xr.testing.assert_equal(result, finite_width_gain(validated.sel(seed=[3])))
 
 
 def test_nothing_complete_or_not_there_is_refused(tmp_path, validated):
     with pytest.raises(ValueError, match="no seed of the study is complete, so that"):
-        gains(interrupted(tmp_path / "study", 1))
+        finite_width_gain(interrupted(tmp_path / "study", 1))
     with pytest.raises(ValueError, match=r"no temperature 0.2; it has 0.3, 0.02, 1"):
-        gains(validated, 0.2)
+        finite_width_gain(validated, 0.2)
     plain = store(tmp_path / "plain", Small(), seeds=(3,), widths=(5,))
     for dataset in (plain, plain.isel(temperature=[0])):
         with pytest.raises(ValueError, match="no validation scores"):
-            gains(dataset, "validation")
+            finite_width_gain(dataset, "validation")
 
 
 def printed(dataset, temperature):
     console = Console(width=80, record=True, file=io.StringIO())
-    console.print(gains_table(dataset, temperature).as_rich(80), crop=False)
+    console.print(finite_width_gain_table(dataset, temperature).as_rich(80), crop=False)
     return " ".join(console.export_text().split())
 
 
 def test_table(validated):
-    result, text = gains(validated, "validation"), printed(validated, "validation")
+    result, text = finite_width_gain(validated, "validation"), printed(validated, "validation")
     point = result.sel(width=0.1, test_set="long")
     gain, example_error, seed_error = (
         100 * float(point[name]) for name in ("gain", "example_error", "seed_error")
