@@ -17,6 +17,8 @@ from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.util import logging
 
+from pathkernel.names import PUBLIC
+
 project = "pathkernel"
 author = project_copyright = "The pathkernel authors"
 release = importlib.metadata.version("pathkernel")
@@ -165,7 +167,7 @@ def _mark_up(
 
 
 def _link_names(app: Sphinx, doctree: nodes.document) -> None:
-    """Link names such as ``pathkernel.Task`` to the reference."""
+    """Link names such as ``pathkernel.Network`` to the reference."""
     for literal in list(doctree.findall(nodes.literal)):
         name = literal.astext().removesuffix("()")
         if not _NAME.fullmatch(name) or isinstance(literal.parent, nodes.reference | pending_xref):
@@ -187,7 +189,7 @@ def _resolve(
         return None
     target = getattr(target, "fget", target)  # of a property
     name, python = getattr(target, "__qualname__", ""), env.domains.python_domain
-    for module in ("pathkernel", getattr(target, "__module__", "")):  # the reference's name first
+    for module in (*PUBLIC, getattr(target, "__module__", "")):  # the reference's names first
         place = (env, node["refdoc"], app.builder, "obj", f"{module}.{name}")
         if link := python.resolve_xref(*place, node, text):
             return link

@@ -184,12 +184,14 @@ def main() -> None:
             kept=f"{options.out}-off.npz",
         )
     pk.storable(result).to_zarr(f"{options.out}.zarr", mode="w", zarr_format=3, consolidated=False)
-    console, views = pk.stdout_console(), list(pk.order_views(result, FIGURE))
+    console, views = pk.views.stdout_console(), list(pk.heads.order_views(result, FIGURE))
     for view in views:
-        if not isinstance(view, pk.Chart):
+        if not isinstance(view, pk.views.Chart):
             console.print(view, crop=False)
-    pk.save_charts(
-        [view for view in views if isinstance(view, pk.Chart)], f"{options.out}-figures", print
+    pk.views.save_charts(
+        [view for view in views if isinstance(view, pk.views.Chart)],
+        f"{options.out}-figures",
+        print,
     )
 
 

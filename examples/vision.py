@@ -43,13 +43,13 @@ FIGURE = (  # differences are to the first
 Examples = tuple[Tensor, Tensor]
 
 
-def _training_file(file: pk.RemoteFile, md5: str) -> pk.RemoteFile:
+def _training_file(file: pk.trained.RemoteFile, md5: str) -> pk.trained.RemoteFile:
     path, url = (name.replace("t10k", "train") for name in (file.path, file.url))
     return replace(file, path=path, url=url, checksum=f"md5:{md5}")
 
 
-TEST = pk.FASHION_MNIST
-TRAINING = pk.IdxSet(
+TEST = pk.trained.FASHION_MNIST
+TRAINING = pk.trained.IdxSet(
     "fashion-mnist",
     _training_file(TEST.images, "8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
     _training_file(TEST.labels, "25c81989df183df01b3e8a0aad5dffbe"),
@@ -58,9 +58,9 @@ TRAINING = pk.IdxSet(
 )
 
 
-def images_of(source: pk.IdxSet) -> tuple[torch.Tensor, torch.Tensor]:
+def images_of(source: pk.trained.IdxSet) -> tuple[torch.Tensor, torch.Tensor]:
     """Images (n, 1, 28, 28), about 0 and of unit variance, and classes 0 to 9, (n,)."""
-    pixels, labels = pk.read_idx_set(source)
+    pixels, labels = pk.trained.read_idx_set(source)
     grey = torch.from_numpy(pixels[:, None].astype(np.float32) / 255)
     return (grey - 0.286) / 0.353, torch.from_numpy(labels.astype(np.int64))
 
@@ -199,11 +199,13 @@ def compare(model: ViTForImageClassification, out: Path, seed: int, random: int)
         kept=f"{out}-off.npz",
     )
     pk.storable(result).to_zarr(f"{out}.zarr", mode="w", zarr_format=3, consolidated=False)
-    console, views = pk.stdout_console(), list(pk.order_views(result, FIGURE))
+    console, views = pk.views.stdout_console(), list(pk.heads.order_views(result, FIGURE))
     for view in views:
-        if not isinstance(view, pk.Chart):
+        if not isinstance(view, pk.views.Chart):
             console.print(view, crop=False)
-    pk.save_charts([view for view in views if isinstance(view, pk.Chart)], f"{out}-figures", print)
+    pk.views.save_charts(
+        [view for view in views if isinstance(view, pk.views.Chart)], f"{out}-figures", print
+    )
 
 
 def main() -> None:

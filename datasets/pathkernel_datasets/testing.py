@@ -3,7 +3,7 @@
 import pathkernel as pk
 
 def test_spectrum():
-    pk.check_result(Spectrum())
+    pk.plugins.check_result(Spectrum())
 """
 
 from __future__ import annotations

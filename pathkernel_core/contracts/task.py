@@ -206,10 +206,10 @@ class Task(Options, abc.ABC):
     >>> from dataclasses import dataclass
     >>> import pathkernel as pk
     >>> @dataclass(frozen=True)
-    ... class Parity(pk.Task):
+    ... class Parity(pk.plugins.Task):
     ...     name = "parity"
     ...     summary = "Learn the parity of a few bits"
-    ...     examples: int = pk.option(100, "training examples")
+    ...     examples: int = pk.plugins.option(100, "training examples")
     ...     def realise(self, seed): ...
     >>> Parity(examples=10).options()
     {'examples': 10}

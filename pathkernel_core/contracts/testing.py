@@ -3,7 +3,7 @@
 import pathkernel as pk
 
 def test_parity():
-    pk.check_task(Parity(examples=20))
+    pk.plugins.check_task(Parity(examples=20))
 """
 
 from __future__ import annotations

@@ -1,7 +1,11 @@
-"""Names of ``pathkernel`` for editors and type checkers; those of other plugins are missing."""
+"""Names of ``pathkernel`` for editors, by docs/generate_names.py."""
 
 from typing import Any
 
+from pathkernel import heads as heads
+from pathkernel import plugins as plugins
+from pathkernel import trained as trained
+from pathkernel import views as views
 from pathkernel_analyses.alignment import KernelTaskAlignment as KernelTaskAlignment
 from pathkernel_analyses.heads import HeadScores as HeadScores
 from pathkernel_analyses.path_kernels import SamePathKernels as SamePathKernels
@@ -11,29 +15,66 @@ from pathkernel_capture.captured import Captured as Captured
 from pathkernel_capture.network_choice import NetworkChoice as NetworkChoice
 from pathkernel_capture.network_choice import choose_network as choose_network
 from pathkernel_capture.theory_rises import theory_rises as theory_rises
-from pathkernel_core import *  # noqa: F403
-from pathkernel_core.arrays.backend import to_host as to_host
-from pathkernel_core.contracts.analysis import Analysis as Analysis
-from pathkernel_core.contracts.analysis import Situation as Situation
-from pathkernel_core.contracts.analysis import Variable as Variable
-from pathkernel_core.contracts.hooks import LoadedPlugin as LoadedPlugin
-from pathkernel_core.contracts.hooks import PluginError as PluginError
-from pathkernel_core.contracts.hooks import Plugins as Plugins
-from pathkernel_core.contracts.hooks import UnknownNameError as UnknownNameError
-from pathkernel_core.contracts.hooks import hookimpl as hookimpl
-from pathkernel_core.contracts.hooks import load_plugins as load_plugins
-from pathkernel_core.contracts.result import Result as Result
-from pathkernel_core.contracts.sampler import Model as Model
-from pathkernel_core.contracts.sampler import Sampler as Sampler
-from pathkernel_core.contracts.testing import check_task as check_task
+from pathkernel_core.action.continuation import minimise_actions as minimise_actions
+from pathkernel_core.action.minimise import gp_limit as gp_limit
+from pathkernel_core.action.minimise import minimise_action as minimise_action
+from pathkernel_core.action.solution import Minimum as Minimum
+from pathkernel_core.action.solution import Prediction as Prediction
+from pathkernel_core.action.solution import Solution as Solution
+from pathkernel_core.action.solution import Status as Status
+from pathkernel_core.action.stability import Response as Response
+from pathkernel_core.action.stability import Stability as Stability
 from pathkernel_core.energy.costs import Sizes as Sizes
 from pathkernel_core.energy.costs import cheapest_form as cheapest_form
 from pathkernel_core.energy.costs import minimisation_bytes as minimisation_bytes
 from pathkernel_core.energy.costs import minimisation_seconds as minimisation_seconds
+from pathkernel_core.energy.problem import Problem as Problem
+from pathkernel_core.energy.statistics import SufficientStatistics as SufficientStatistics
+from pathkernel_core.energy.statistics import row_batches as row_batches
+from pathkernel_core.energy.token_kernels import path_kernels as path_kernels
+from pathkernel_core.learned.maximum import AttentionMaximum as AttentionMaximum
+from pathkernel_core.learned.maximum import maximise_attention as maximise_attention
+from pathkernel_core.learned.posterior import AttentionDensity as AttentionDensity
+from pathkernel_core.learned.posterior import AttentionPosterior as AttentionPosterior
+from pathkernel_core.paths.contraction import attentioned_inputs as attentioned_inputs
+from pathkernel_core.paths.gated import Gated as Gated
+from pathkernel_core.paths.input_kernels import path_kernel as path_kernel
+from pathkernel_core.paths.input_kernels import same_path_kernels as same_path_kernels
+from pathkernel_core.paths.input_kernels import total_kernel as total_kernel
+from pathkernel_core.paths.layers import Attention as Attention
+from pathkernel_core.paths.layers import AttentionProduct as AttentionProduct
+from pathkernel_core.paths.layers import KeyVectors as KeyVectors
+from pathkernel_core.paths.layers import QueryKey as QueryKey
+from pathkernel_core.paths.network import Network as Network
+from pathkernel_core.paths.order_parameter import head_scores as head_scores
+from pathkernel_core.paths.order_parameter import (
+    order_parameter_from_weights as order_parameter_from_weights,
+)
+from pathkernel_core.paths.order_parameter import path_weights as path_weights
+from pathkernel_core.paths.order_parameter import skip_scores as skip_scores
+from pathkernel_core.paths.pullback import attention_gradients as attention_gradients
+from pathkernel_core.prediction.cross_validation import LeaveOneOut as LeaveOneOut
+from pathkernel_core.prediction.cross_validation import leave_one_out as leave_one_out
+from pathkernel_core.prediction.differentiable import (
+    DifferentiableSolution as DifferentiableSolution,
+)
+from pathkernel_core.prediction.differentiable import (
+    differentiable_solution as differentiable_solution,
+)
+from pathkernel_core.prediction.scores import Alignment as Alignment
+from pathkernel_core.prediction.scores import Regression as Regression
+from pathkernel_core.prediction.scores import accuracy as accuracy
+from pathkernel_core.prediction.scores import kernel_task_alignment as kernel_task_alignment
+from pathkernel_core.prediction.scores import regression as regression
+from pathkernel_core.system.errors import CloseMinimaWarning as CloseMinimaWarning
+from pathkernel_core.system.errors import MinimisationError as MinimisationError
 from pathkernel_core.system.errors import MissingExtraError as MissingExtraError
+from pathkernel_core.system.errors import NotPositiveDefiniteError as NotPositiveDefiniteError
+from pathkernel_core.system.errors import OverfittingWarning as OverfittingWarning
 from pathkernel_core.system.errors import PathkernelError as PathkernelError
+from pathkernel_core.system.errors import PrecisionError as PrecisionError
+from pathkernel_core.system.errors import ScaleWarning as ScaleWarning
 from pathkernel_core.system.errors import TooLargeError as TooLargeError
-from pathkernel_core.system.progress import Progress as Progress
 from pathkernel_core.system.progress import silent as silent
 from pathkernel_datasets.errors import NotInStudyError as NotInStudyError
 from pathkernel_datasets.errors import StudyError as StudyError
@@ -48,43 +89,15 @@ from pathkernel_datasets.run.workers import processes as processes
 from pathkernel_datasets.selection.finite_width_gain import finite_width_gain as finite_width_gain
 from pathkernel_datasets.selection.selection import Selection as Selection
 from pathkernel_datasets.study.study import Study as Study
-from pathkernel_datasets.testing import check_analysis as check_analysis
-from pathkernel_datasets.testing import check_result as check_result
-from pathkernel_datasets.variables.head_axis import scores_by_head as scores_by_head
 from pathkernel_datasets.variables.labelling import storable as storable
 from pathkernel_datasets.variables.swept_option import by_value as by_value
 from pathkernel_models.attention_heads import AttentionHeads as AttentionHeads
 from pathkernel_models.errors import CaptureError as CaptureError
 from pathkernel_models.heads_off import heads_off as heads_off
 from pathkernel_models.heads_table import list_heads as list_heads
-from pathkernel_one_shot.idx import FASHION_MNIST as FASHION_MNIST
-from pathkernel_one_shot.idx import IdxSet as IdxSet
-from pathkernel_one_shot.idx import read_idx_set as read_idx_set
-from pathkernel_one_shot.image_sources import RemoteFile as RemoteFile
-from pathkernel_one_shot.settings import Training as Training
 from pathkernel_one_shot.task import OneShotImages as OneShotImages
-from pathkernel_one_shot.training import one_shot_accuracy as one_shot_accuracy
-from pathkernel_one_shot.training import train_one_shot_images as train_one_shot_images
-from pathkernel_one_shot.training_run import TrainingPlan as TrainingPlan
-from pathkernel_one_shot.training_run import train as train
 from pathkernel_phases.results import LearningCurves as LearningCurves
 from pathkernel_phases.results import Phases as Phases
-from pathkernel_pruning.heads.correlation import Bootstrap as Bootstrap
-from pathkernel_pruning.heads.evaluated_scores import score_by_evaluation as score_by_evaluation
-from pathkernel_pruning.heads.evaluator import Evaluator as Evaluator
-from pathkernel_pruning.heads.head_game import HeadGame as HeadGame
-from pathkernel_pruning.heads.measuring import correlate_scores as correlate_scores
-from pathkernel_pruning.heads.measuring import measure_orders as measure_orders
-from pathkernel_pruning.heads.order_views import order_views as order_views
-from pathkernel_pruning.heads.orders import compare_orders as compare_orders
-from pathkernel_pruning.heads.orders import removed_heads as removed_heads
-from pathkernel_pruning.heads.removal_games import best_of as best_of
-from pathkernel_pruning.heads.removal_games import exact_shapley as exact_shapley
-from pathkernel_pruning.heads.removal_games import greedy_order as greedy_order
-from pathkernel_pruning.heads.removal_games import sampled_shapley as sampled_shapley
-from pathkernel_pruning.heads.removals import removed_at_random as removed_at_random
-from pathkernel_pruning.heads.removals import removed_by_score as removed_by_score
-from pathkernel_pruning.heads.scores import score_table as score_table
 from pathkernel_pruning.live.comparison import compare_heads as compare_heads
 from pathkernel_pruning.live.head_choice import HeadChoice as HeadChoice
 from pathkernel_pruning.live.head_choice import choose_heads as choose_heads
@@ -105,36 +118,13 @@ from pathkernel_sampling.plugin import PosteriorSampler as PosteriorSampler
 from pathkernel_sampling.results import LearnedAttention as LearnedAttention
 from pathkernel_sampling.results import NextOrder as NextOrder
 from pathkernel_sampling.results import Samples as Samples
-from pathkernel_sampling.testing import check_sampler as check_sampler
 from pathkernel_tasks.copying import Copying as Copying
 from pathkernel_tasks.custom import Custom as Custom
 from pathkernel_tasks.heads_file import save_heads as save_heads
 from pathkernel_tasks.hidden_markov import HiddenMarkov as HiddenMarkov
 from pathkernel_tasks.single_location import SingleLocation as SingleLocation
-from pathkernel_trained.bundled import heads_path as heads_path
-from pathkernel_trained.checkpoint import Checkpoint as Checkpoint
-from pathkernel_trained.checkpoint import read_checkpoint as read_checkpoint
-from pathkernel_trained.checkpoint import save_checkpoint as save_checkpoint
-from pathkernel_trained.comparison import compare_order_parameters as compare_order_parameters
-from pathkernel_trained.evaluator import PathEvaluator as PathEvaluator
-from pathkernel_trained.evaluator import path_outputs as path_outputs
-from pathkernel_trained.path_network import read_paths as read_paths
-from pathkernel_trained.path_network import save_paths as save_paths
-from pathkernel_trained.path_network import without_heads as without_heads
 from pathkernel_trained.results import Comparison as Comparison
 from pathkernel_trained.results import Pruning as Pruning
-from pathkernel_views.chart import Chart as Chart
-from pathkernel_views.chart import NothingToPlot as NothingToPlot
-from pathkernel_views.chart import save_charts as save_charts
-from pathkernel_views.console import stdout_console as stdout_console
-from pathkernel_views.primitives import bars as bars
-from pathkernel_views.primitives import heatmaps as heatmaps
-from pathkernel_views.primitives import lines as lines
-from pathkernel_views.primitives import points as points
-from pathkernel_views.study_views import study_views as study_views
-from pathkernel_views.table import Table as Table
-from pathkernel_views.table import frame_of as frame_of
-from pathkernel_views.table import labelled_frame as labelled_frame
 
 __version__: str
 

@@ -3,7 +3,7 @@
 import pathkernel as pk
 
 def test_mine():
-    pk.check_sampler(Mine())
+    pk.plugins.check_sampler(Mine())
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ _HEADS_ONLY = (
     "A file that holds queries and keys only is for: pathkernel run TASK --heads; comparison and "
     "pruning take values and readout, too; the theory's score of every head is in study.zarr, "
     "as head_score. Train a network with: pathkernel train one-shot-images, "
-    "or write your own with pathkernel.save_checkpoint"
+    "or write your own with pathkernel.trained.save_checkpoint"
 )
 
 

@@ -4,10 +4,12 @@
 >>> import pathkernel as pk
 >>> frame = pd.DataFrame({"width": [10, 100, None], "accuracy": [0.9, 0.8, 0.7],
 ...                       "network": ["theory", "theory", "GP limit"]})
->>> chart = pk.Chart("accuracy", "Accuracy against width", "Accuracy of the theory and its limit.",
-...                  lambda: pk.lines(frame, "width", "accuracy", series="network", log=True))
+>>> def draw():
+...     return pk.views.lines(frame, "width", "accuracy", series="network", log=True)
+>>> caption = "Accuracy of the theory and its limit."
+>>> chart = pk.views.Chart("accuracy", "Accuracy against width", caption, draw)
 >>> chart.altair().save("accuracy.png")                                    # doctest: +SKIP
->>> pk.save_charts([chart], "figures", formats=("pdf",), width=3.4)        # doctest: +SKIP
+>>> pk.views.save_charts([chart], "figures", formats=("pdf",), width=3.4)  # doctest: +SKIP
 
 Altair is imported on first use, not with this module.
 """

@@ -5,8 +5,9 @@
 >>> frame = pd.DataFrame({"network": ["theory"] * 2 + ["GP limit"], "width": [10, 100, None],
 ...                       "mean": [0.9, 0.8, 0.7], "low": [0.85, 0.7, 0.65],
 ...                       "high": [0.95, 0.9, 0.75], "seed": [0, 0, 0]})
->>> chart = pk.lines(frame, "width", "mean", low="low", high="high", series="network", log=True,
-...                  switches=("seed",), titles={"width": "width N", "mean": "accuracy"})
+>>> chart = pk.views.lines(frame, "width", "mean", low="low", high="high", series="network",
+...                        log=True, switches=("seed",),
+...                        titles={"width": "width N", "mean": "accuracy"})
 
 Settings of all of them:
 

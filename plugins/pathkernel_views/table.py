@@ -3,7 +3,7 @@
 >>> import pandas as pd
 >>> import pathkernel as pk
 >>> frame = pd.DataFrame({"width": [10, 100], "rank": 1, "eigenvalue": [2.5, 1.04]})
->>> table = pk.Table("spectrum", "Eigenvalues of U", frame, {"N": "{width}"},
+>>> table = pk.views.Table("spectrum", "Eigenvalues of U", frame, {"N": "{width}"},
 ...                  across=("rank", "{eigenvalue:.2f}"))
 >>> table.headings, table.rows
 (['N', '1'], [['10', '2.50'], ['100', '1.04']])

@@ -1,9 +1,11 @@
 """``import pathkernel``: every documented name and the classes of plugins, loaded when used."""
 
-import ast
 import importlib
 import importlib.metadata
 import importlib.util
+import operator
+import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -12,16 +14,19 @@ import pytest
 
 import pathkernel
 import pathkernel_core
+from pathkernel import names
 from pathkernel_core.contracts.hooks import GROUP, PluginError, load_plugins
 from pathkernel_datasets.study.study import Study
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 
 pytestmark = pytest.mark.version
 
+ROOT = Path(__file__).parents[2]
 EXTRAS = {  # imported names that need an extra, some of each
     "torch": ("capture", "Captured", "heads_off"),
-    "jax": ("next_order", "train_one_shot_images", "check_sampler"),
+    "jax": ("next_order", "trained.train_one_shot_images", "plugins.check_sampler"),
 }
+NAMESPACES = [name for name in names.PUBLIC if name != "pathkernel"]
 
 
 def python(program):
@@ -35,7 +40,8 @@ def test_importing_it_loads_nothing_else():
         *("pluggy", "pathkernel_core"),
     )
     loaded = f"print([name for name in {heavy!r} if name in sys.modules])"
-    assert python(f"import sys, pathkernel; {loaded}") == "[]"
+    for namespace in names.PUBLIC:
+        assert python(f"import sys, {namespace}; {loaded}") == "[]"
     assert "xarray" not in python(f"import sys, pathkernel; pathkernel.Network; {loaded}")
 
 
@@ -43,7 +49,9 @@ def test_it_has_the_names_of_the_core_of_studies_and_of_plugins():
     assert pathkernel.Network is pathkernel_core.Network
     assert pathkernel.Study is Study
     assert pathkernel.HiddenMarkov is HiddenMarkov
-    assert set(pathkernel_core.__all__) <= set(dir(pathkernel))
+    of_authors = set(dir(pathkernel.plugins))
+    assert pathkernel.plugins.Task is pathkernel_core.Task
+    assert set(pathkernel_core.__all__) - of_authors <= set(dir(pathkernel))
     plugins = load_plugins()
     for provided in (*plugins.tasks.values(), *plugins.results.values()):
         assert getattr(pathkernel, provided.__name__) is provided
@@ -55,13 +63,13 @@ def test_it_has_the_names_of_the_core_of_studies_and_of_plugins():
 def test_a_missing_extra_is_told_when_a_name_is_used_not_when_it_is_listed(absent):
     """In one line, with the command that installs it."""
     program = f"""
-import sys
+import operator, sys
 sys.modules[{absent!r}] = None
 import pathkernel as pk
 dir(pk)
 for name in {EXTRAS[absent]!r}:
     try:
-        getattr(pk, name)
+        operator.attrgetter(name)(pk)
     except pk.MissingExtraError as error:
         print(error)
 """
@@ -72,24 +80,31 @@ for name in {EXTRAS[absent]!r}:
         assert 'pip install "pathkernel[' in line
 
 
-def test_editors_see_every_name():
-    """The stub lists what is offered, from the modules that offer it."""
-    stub = Path(pathkernel.__file__).with_suffix(".pyi")
-    listed = {}
-    for node in ast.parse(stub.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.ImportFrom) and node.module.startswith("pathkernel_"):
-            for alias in node.names:
-                listed[alias.name] = node.module
-                assert alias.asname == alias.name or alias.name == "*"  # or it is not exported
-    assert listed.pop("*") == "pathkernel_core"
-    offered = {name: module for module, names in pathkernel._NAMES.items() for name in names}
-    entries = importlib.metadata.entry_points(group=GROUP)
-    shipped = load_plugins([entry for entry in entries if entry.dist.name == "pathkernel"])
-    for name, (provided,) in shipped.classes().items():
-        offered[name] = provided.__module__
-    assert listed == offered
-    assert not set(listed) & set(pathkernel_core.__all__)
-    assert stub.with_name("py.typed").is_file()
+def test_stubs_and_reference_are_generated_from_the_list():
+    program = runpy.run_path(str(ROOT / "docs" / "generate_names.py"))
+    files = program["generated"]()
+    for file, text in files.items():
+        assert file.is_file(), "run: python docs/generate_names.py"
+        assert file.read_text(encoding="utf-8") == text, "run: python docs/generate_names.py"
+    assert set((ROOT / "docs" / "reference").glob("*.rst")) <= set(files)
+    assert (ROOT / "plugins" / "pathkernel" / "py.typed").is_file()
+
+
+def test_every_name_is_in_one_namespace():
+    listed = [name for namespace in names.PUBLIC for name in names.every_name(namespace)]
+    assert len(listed) == len(set(listed))
+    assert set(pathkernel_core.__all__) <= set(listed)
+
+
+@pytest.mark.parametrize("namespace", NAMESPACES)
+def test_a_namespace_lists_its_names_and_has_them(namespace):
+    module = importlib.import_module(namespace)
+    assert dir(module) == sorted(dir(module))
+    assert getattr(pathkernel, namespace.rpartition(".")[2]) is module
+    for name in dir(module):
+        assert getattr(module, name) is not None
+    with pytest.raises(AttributeError):
+        _ = module._private
 
 
 STRANGER = """
@@ -108,7 +123,7 @@ class {second}(pk.HiddenMarkov):
     name = "{second}-{number}".lower()
 
 
-@pk.hookimpl
+@pk.plugins.hookimpl
 def pathkernel_tasks():
     return [{first}, {second}]
 """
@@ -166,7 +181,8 @@ def test_names_that_lack_an_extra_are_not_listed(monkeypatch):
         importlib.util, "find_spec", lambda name: None if name == "torch" else find(name)
     )
     assert {"capture", "compare_heads"}.isdisjoint(dir(pathkernel))
-    assert {"Network", "HiddenMarkov", "compare_orders"} <= set(dir(pathkernel))
+    assert {"Network", "HiddenMarkov", "heads"} <= set(dir(pathkernel))
+    assert "compare_orders" in dir(pathkernel.heads)
 
 
 def test_unknown_names_are_named():
@@ -174,3 +190,21 @@ def test_unknown_names_are_named():
         AttributeError, match=r"no attribute 'minimize_action'\. Did you mean: 'minimise"
     ):
         _ = pathkernel.minimize_action
+    with pytest.raises(
+        AttributeError, match=r"Did you mean: 'pathkernel\.heads\.sampled_shapley'\?"
+    ):
+        _ = pathkernel.sampeld_shapley
+
+
+@pytest.mark.parametrize(
+    ("asked", "place"),
+    [
+        ("greedy_order", "pathkernel.heads.greedy_order"),
+        ("Task", "pathkernel.plugins.Task"),
+        ("heads.capture", "pathkernel.capture"),
+        ("views.hookimpl", "pathkernel.plugins.hookimpl"),
+    ],
+)
+def test_names_of_another_namespace_are_found(asked, place):
+    with pytest.raises(AttributeError, match=rf"It is {re.escape(place)}$"):
+        operator.attrgetter(asked)(pathkernel)

@@ -57,7 +57,7 @@ def compare_heads(
     removed : sequence of int, optional
         How many heads are off; by default a quarter, half and three quarters of them, at least one.
     random, shapley, greedy, best_of, resamples, seed
-        As for :func:`pathkernel.compare_orders`.
+        As for :func:`pathkernel.heads.compare_orders`.
     refit : callable, optional
         Takes the heads that are off, as (layer, number), and gives the gains of all, such as
         ``lambda heads: pk.refit_gains(model, batches, outputs, heads)``. Every order but the random
@@ -79,7 +79,7 @@ def compare_heads(
     -------
     xarray.Dataset
         As docs/pruning.md lists it, with the test set ``test``. Intervals are too narrow on few
-        test examples: see :func:`pathkernel.compare_orders`.
+        test examples: see :func:`pathkernel.heads.compare_orders`.
 
     Raises
     ------

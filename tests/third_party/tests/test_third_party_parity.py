@@ -7,19 +7,19 @@ import pathkernel as pk
 
 
 def test_task():
-    pk.check_task(ThirdPartyParity())
+    pk.plugins.check_task(ThirdPartyParity())
 
 
 def test_analysis():
-    pk.check_analysis(Participation())
+    pk.plugins.check_analysis(Participation())
 
 
 def test_result():
-    pk.check_result(Spectrum(count=2))
+    pk.plugins.check_result(Spectrum(count=2))
 
 
 def test_sampler():
     pytest.importorskip("blackjax", reason='samplers need the extra "pathkernel[sampling]"')
     from third_party_parity.sampler import Rescaled
 
-    pk.check_sampler(Rescaled())
+    pk.plugins.check_sampler(Rescaled())

@@ -19,7 +19,7 @@ class RescaledModel:
     @classmethod
     def of(cls, xi, labels, network, temperature):
         """Model of a task's training examples."""
-        sampler = pk.load_plugins().samplers["order-parameter"]
+        sampler = pk.plugins.load_plugins().samplers["order-parameter"]
         return cls(sampler.build(xi, labels, network, temperature))
 
     @property

@@ -7,25 +7,25 @@ from third_party_parity.sampler import Rescaled
 from third_party_parity.task import ThirdPartyParity
 
 
-@pk.hookimpl
+@pk.plugins.hookimpl
 def pathkernel_tasks():
     """Tasks of this distribution."""
     return [ThirdPartyParity]
 
 
-@pk.hookimpl
+@pk.plugins.hookimpl
 def pathkernel_analyses():
     """Analyses of this distribution."""
     return [Participation()]
 
 
-@pk.hookimpl
+@pk.plugins.hookimpl
 def pathkernel_samplers():
     """Samplers of this distribution."""
     return [Rescaled()]
 
 
-@pk.hookimpl
+@pk.plugins.hookimpl
 def pathkernel_results():
     """Results of this distribution."""
     return [Spectrum]

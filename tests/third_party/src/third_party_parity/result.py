@@ -9,17 +9,17 @@ import pathkernel as pk
 
 
 @dataclass(frozen=True)
-class Spectrum(pk.Result):
+class Spectrum(pk.plugins.Result):
     """Eigenvalues of the order parameter U, largest first."""
 
     name = "third-party-spectrum"
     summary = "Compute the eigenvalues of the order parameter"
 
-    count: int = pk.option(3, "eigenvalues to keep", minimum=1)
+    count: int = pk.plugins.option(3, "eigenvalues to keep", minimum=1)
 
     def compute(self, study, report):
         """Diagonalise U at every point of the study."""
-        report(pk.Progress(0, 1, "diagonalising"))
+        report(pk.plugins.Progress(0, 1, "diagonalising"))
         matrices = study.dataset["order_parameter"].load()
         values = np.linalg.eigvalsh(matrices.transpose(..., "path", "path_dual"))
         kept = values[..., ::-1][..., : self.count]
@@ -33,13 +33,13 @@ class Spectrum(pk.Result):
     def views(self, study):
         """The eigenvalues as a table and against the width, and a sentence."""
         values = study.result(self.name)["eigenvalue"].isel(seed=0, temperature=0)
-        frame = pk.frame_of(values)
+        frame = pk.views.frame_of(values)
 
         def draw():
-            return pk.lines(frame, "width", "eigenvalue", series="rank", log=True, log_y=True)
+            return pk.views.lines(frame, "width", "eigenvalue", series="rank", log=True, log_y=True)
 
         cells, across = {"N": "{width}"}, ("rank", "{eigenvalue:.4g}")
-        yield pk.Table("eigenvalues", "Eigenvalues of U", frame, cells, across=across)
-        yield pk.Chart("spectrum", "Eigenvalues of U", "Against the width N.", draw)
+        yield pk.views.Table("eigenvalues", "Eigenvalues of U", frame, cells, across=across)
+        yield pk.views.Chart("spectrum", "Eigenvalues of U", "Against the width N.", draw)
         for width, value in zip(values["width"].values, values.sel(rank=1).values):
             yield f"Largest eigenvalue of U at N = {width:g}: {value:.4g}"

@@ -9,7 +9,7 @@ import pathkernel as pk
 
 
 @dataclass(frozen=True)
-class ThirdPartyParity(pk.Task):
+class ThirdPartyParity(pk.plugins.Task):
     """Tokens carry a sign and noise; the label is the product of the signs."""
 
     name: ClassVar[str] = "third-party-parity"
@@ -17,14 +17,14 @@ class ThirdPartyParity(pk.Task):
     widths: ClassVar[tuple[float, ...]] = (10, 100)
     temperatures: ClassVar[tuple[float, ...]] = (0.1,)
 
-    examples: int = pk.option(16, "training examples", minimum=2)
-    tokens: int = pk.option(2, "signs of each example", minimum=1)
+    examples: int = pk.plugins.option(16, "training examples", minimum=2)
+    tokens: int = pk.plugins.option(2, "signs of each example", minimum=1)
 
     def realise(self, seed):
         """Draw random heads in two layers, and random signs."""
         generator = np.random.default_rng(seed)
         width = self.tokens + 3
-        return pk.Realisation(
+        return pk.plugins.Realisation(
             layers=[
                 pk.AttentionProduct(3 * generator.standard_normal((heads, width, width)))
                 for heads in (2, 2)
@@ -42,4 +42,4 @@ class ThirdPartyParity(pk.Task):
         noise = generator.standard_normal((examples, self.tokens, 2))
         positions = np.broadcast_to(np.eye(self.tokens), (examples, self.tokens, self.tokens))
         inputs = np.concatenate([signs[..., None], positions, noise], axis=2)
-        return pk.Examples(inputs, signs.prod(axis=1))
+        return pk.plugins.Examples(inputs, signs.prod(axis=1))
