@@ -248,7 +248,7 @@ def test_a_form_says_what_it_cannot_do(generator):
     xi, labels = formulas.random_examples(Network((2,), 10), 9, 3, generator)
     in_features, in_examples = (Problem(xi, labels, space) for space in ("features", "examples"))
     branches = Problem.from_kernels(same_path_kernels(xi), labels, branches=True)
-    with pytest.raises(ValueError, match='cannot be evaluated .* space="examples"'):
+    with pytest.raises(ValueError, match=r'cannot be evaluated .* space="examples"'):
         in_features.form.evaluate(np.eye(2), 0.1)
     for form in (in_features.form, in_examples.form, branches.form):
         with pytest.raises(ValueError, match=r"all pairs of paths; .* by Problem\.from_kernels"):
