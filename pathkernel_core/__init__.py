@@ -8,9 +8,9 @@ from pathkernel_core.action.minimise import gp_limit, minimise_action
 from pathkernel_core.action.solution import Minimum, Prediction, Solution, Status
 from pathkernel_core.action.stability import Response, Stability
 from pathkernel_core.contracts.task import Blocks, Examples, Realisation, Task, option
+from pathkernel_core.energy.path_kernels import path_kernels
 from pathkernel_core.energy.problem import Problem
 from pathkernel_core.energy.statistics import SufficientStatistics, row_batches
-from pathkernel_core.energy.token_kernels import path_kernels
 from pathkernel_core.learned.maximum import AttentionMaximum, maximise_attention
 from pathkernel_core.learned.posterior import AttentionDensity, AttentionPosterior
 from pathkernel_core.paths.contraction import attentioned_inputs

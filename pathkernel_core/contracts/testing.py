@@ -1,9 +1,12 @@
-"""Contract of tasks, which their authors check in a test.
+"""Contracts of tasks and of kernels of tokens, which their authors check in a test.
 
 import pathkernel as pk
 
 def test_parity():
     pk.plugins.check_task(Parity(examples=20))
+
+def test_cosine():
+    pk.plugins.check_kernel(cosine_kernel, np.cos)
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import dataclasses
 import itertools
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,12 +23,19 @@ import numpy as np
 from pathkernel_core.action.minimise import gp_limit
 from pathkernel_core.contracts.options import NAME_PATTERN
 from pathkernel_core.contracts.task import Realisation, Task
+from pathkernel_core.energy.path_kernels import kernel_function
 from pathkernel_core.energy.problem import Problem
+from pathkernel_core.energy.token_kernels import TOKEN_KERNELS
+from pathkernel_core.energy.token_kernels.token_kernel import KernelFunction
 from pathkernel_core.paths.contraction import attentioned_inputs
 from pathkernel_core.paths.network import Network
 
 SEEDS = (0, 1)
 """Seeds with which tasks are checked."""
+
+_UNITS, _BATCHES = 2**17, 8  # of the random layer with which a kernel is compared
+_DEVIATIONS = 5.0  # standard errors of its mean within which a kernel must lie
+_ROUNDING = 1e-10  # of the largest value
 
 
 def check_task(task: Task) -> None:
@@ -205,3 +216,113 @@ def _arrays_of_layers(realisation: Realisation) -> list[np.ndarray]:
     for layer in itertools.chain(realisation.layers, *sets):
         layer.convert(lambda array: arrays.append(np.array(array)) or array)
     return arrays
+
+
+def check_kernel(
+    kernel: str | KernelFunction, activation: Callable[[np.ndarray], np.ndarray] | None = None
+) -> None:
+    """Check that a function is a kernel of tokens: finite, symmetric, positive and the right one.
+
+    Parameters
+    ----------
+    kernel : str or callable
+        As for :func:`path_kernels`: a name, or a function (k_ab, k_aa, k_bb) → k' of the linear
+        kernel, element by element on arrays that broadcast.
+    activation : callable, optional
+        Function φ of NumPy arrays, of which the kernel is that of an infinitely wide layer,
+        ⟨φ(u_a) φ(u_b)⟩: it is compared with a random layer of 2²⁰ units, to about 1 %. Named
+        kernels have their own. Without one no values are compared.
+
+    Raises
+    ------
+    AssertionError
+        At the first check that fails, with the values and the remedy. Errors of the kernel itself
+        pass through.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pathkernel as pk
+    >>> pk.check_kernel("relu")
+    >>> pk.check_kernel(
+    ...     lambda k_ab, k_aa, k_bb: np.exp(-(k_aa + k_bb) / 2) * np.cosh(k_ab), np.cos
+    ... )
+    """
+    function = kernel_function(kernel)
+    if activation is None and not callable(kernel):
+        activation = TOKEN_KERNELS[kernel].activation
+    tokens = _tokens()
+    linear = tokens @ tokens.T / tokens.shape[1]
+    squares = np.diagonal(linear)
+    values = _kernel_values(function, linear, squares)
+    largest = float(abs(values).max())
+    deviation = abs(values - values.T)
+    assert deviation.max() <= _ROUNDING * largest, (
+        "kernel must be symmetric: k(a, b) and k(b, a) differ by up to "
+        f"{deviation.max():.3g} beside values of {largest:.3g}; exchange of k_aa and k_bb must "
+        "change nothing"
+    )
+    smallest = float(np.linalg.eigvalsh((values + values.T) / 2)[0])
+    assert smallest >= -_ROUNDING * len(values) * largest, (
+        f"kernel must be positive semidefinite, but between {len(values)} tokens it has the "
+        f"eigenvalue {smallest:.3g} beside values of {largest:.3g}"
+    )
+    if activation is not None:
+        _compare_with_layer(values, tokens, activation)
+
+
+def _tokens() -> np.ndarray:
+    """Tokens (12, 6) of several lengths, among them zero, parallel and opposite ones."""
+    generator = np.random.default_rng(0)
+    drawn = generator.standard_normal((8, 6)) * np.array([0.1, 0.3, 1, 1, 1, 1, 2, 3])[:, None]
+    return np.concatenate([drawn, [2 * drawn[2], -drawn[3], drawn[4], np.zeros(6)]])
+
+
+def _kernel_values(function: KernelFunction, linear: np.ndarray, squares: np.ndarray) -> np.ndarray:
+    """Kernel between all tokens, with checks of shape, elements and finite values."""
+    count = len(linear)
+    with np.errstate(all="ignore"):
+        values = np.asarray(function(linear, squares[:, None], squares[None, :]))
+        assert values.shape == linear.shape, (
+            f"kernel must give an array of the shape of k_ab, {linear.shape}, but gives "
+            f"{values.shape}; let it work element by element on arrays that broadcast"
+        )
+        single = np.asarray(function(linear[:1, 1:2], squares[:1, None], squares[None, 1:2]))
+    bad = np.argwhere(~np.isfinite(values))
+    assert not len(bad), (
+        f"kernel must be finite, but is {values[tuple(bad[0])]} at k_ab = "
+        f"{linear[tuple(bad[0])]:.3g}, k_aa = {squares[bad[0][0]]:.3g}, k_bb = "
+        f"{squares[bad[0][1]]:.3g}, in all at {len(bad)} of {count**2} pairs of tokens; zero and "
+        "parallel tokens need values, too"
+    )
+    difference = abs(single.item() - values[0, 1])
+    assert difference <= _ROUNDING * abs(values).max(), (
+        "kernel must work element by element, but that of two tokens changes by "
+        f"{difference:.3g} beside others"
+    )
+    return values
+
+
+def _compare_with_layer(
+    values: np.ndarray, tokens: np.ndarray, activation: Callable[[np.ndarray], np.ndarray]
+) -> None:
+    """Compare a kernel with the products of a random layer's units, averaged over them."""
+    generator, count = np.random.default_rng(1), len(tokens)
+    sums, squares = np.zeros((2, count, count))
+    for _ in range(_BATCHES):
+        weights = generator.standard_normal((tokens.shape[1], _UNITS))
+        units = activation(tokens @ weights / np.sqrt(tokens.shape[1]))
+        sums += units @ units.T
+        squares += units**2 @ (units**2).T
+    number = _BATCHES * _UNITS
+    mean = sums / number
+    error = np.sqrt(np.maximum(squares / number - mean**2, 0) / number)
+    excess = abs(values - mean) - _DEVIATIONS * error - _ROUNDING * abs(values).max()
+    row, column = np.unravel_index(np.argmax(excess), excess.shape)
+    linear = tokens @ tokens.T / tokens.shape[1]
+    assert excess[row, column] <= 0, (
+        f"kernel is {values[row, column]:.5g} at k_ab = {linear[row, column]:.3g}, k_aa = "
+        f"{linear[row, row]:.3g}, k_bb = {linear[column, column]:.3g}, but a random layer of "
+        f"{number} units has {mean[row, column]:.5g} ± {error[row, column]:.2g}; the kernel of an "
+        "activation function is ⟨φ(u_a) φ(u_b)⟩ over Gaussian u with the covariances k"
+    )

@@ -236,11 +236,14 @@ def _of_weights(kernels: Array, weights: Array, labels: Array) -> Array:
 
 
 def _of_matrix(kernels: Array, matrix: Array, labels: Array, *, index: PairIndex) -> Array:
-    return _of_weights(kernels, index.of_matrix(matrix), labels)
+    weights = index.of_matrix(matrix, array_namespace(kernels=kernels))
+    return _of_weights(kernels, weights, labels)
 
 
 def _of_factor(kernels: Array, factor: Array, labels: Array) -> Array:
-    return _of_weights(kernels, index_of(factor, labels.shape[1]).of_factor(factor), labels)
+    index = index_of(factor, labels.shape[1])
+    weights = index.of_factor(factor, array_namespace(kernels=kernels))
+    return _of_weights(kernels, weights, labels)
 
 
 def _factorised(
@@ -347,8 +350,8 @@ def _sums(kernels: Array, weights: Array, labels: Array, *, index: PairIndex) ->
     xp, (examples, outputs) = array_namespace(kernels=kernels), labels.shape
     if outputs > 1:
         weights = xp.matrix_transpose(by_output(weights, outputs, xp))
-        return index.gradient(matmul(kernels, weights))
+        return index.gradient(matmul(kernels, weights), xp)
     entries = from_host(packed_order(examples)[0], kernels, xp.int64)
     packed = xp.take(xp.reshape(weights, (-1,)), entries, axis=0)
     twice = from_host(multiplicities(examples), kernels)
-    return index.gradient(matmul(kernels, (twice * packed)[:, None]))
+    return index.gradient(matmul(kernels, (twice * packed)[:, None]), xp)

@@ -38,8 +38,8 @@ def kernel_energy(
     # kernels, bound by the memory's speed, replace the mixing of features and the solve for F.
     # ∂energy/∂K = A⁻¹ − A⁻¹YYᵀA⁻¹ with A = K + T1, so that M − R are its products with the kernels
     weigh = weights_of_one_output if index.outputs == 1 else _weights_of_outputs
-    energy, weights = weigh(matmul(index.of_factor(factor), kernels), labels, temperature, xp)
-    return energy, index.gradient(matmul(kernels, weights))
+    energy, weights = weigh(matmul(index.of_factor(factor, xp), kernels), labels, temperature, xp)
+    return energy, index.gradient(matmul(kernels, weights), xp)
 
 
 def weights_of_one_output(

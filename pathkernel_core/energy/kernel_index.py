@@ -46,29 +46,27 @@ class PairIndex:
     outputs: int
     has_pairs = True
 
-    def of_factor(self, factor: Array) -> Array:
+    def of_factor(self, factor: Array, xp: Any) -> Array:
         """Weights of the rows in K by pairs of outputs, (C², rows), of a factor (n·C, r)."""
-        xp = array_namespace(factor=factor)
-        return self.of_matrix(matmul(factor, xp.matrix_transpose(factor)))
+        return self.of_matrix(matmul(factor, xp.matrix_transpose(factor)), xp)
 
-    def of_matrix(self, matrix: Array) -> Array:
+    def of_matrix(self, matrix: Array, xp: Any) -> Array:
         """Weights of the rows in K by pairs of outputs, (C², rows), of U (n·C, n·C)."""
-        xp = array_namespace(matrix=matrix)
-        return self.of_pairs(by_output(matrix, self.outputs, xp))
+        return self.of_pairs(by_output(matrix, self.outputs, xp), xp)
 
     def of_scales(self, scales: np.ndarray, like: Array) -> Array:
         """Weights of the rows (1, rows) in the kernel Σ_π c² C_ππ, for coefficients c (n,)."""
-        return self.of_pairs(from_host(np.diag(scales**2).reshape(1, -1), like))
+        matrix = from_host(np.diag(scales**2).reshape(1, -1), like)
+        return self.of_pairs(matrix, array_namespace(matrix=matrix))
 
-    def of_pairs(self, matrices: Array) -> Array:
+    def of_pairs(self, matrices: Array, xp: Any) -> Array:
         """Entries of matrices over paths (…, n²) that belong to the rows, (…, rows)."""
-        xp = array_namespace(matrices=matrices)
         pairs, _, _ = pairs_of_paths(self.paths, self.outputs)
         return xp.take(matrices, from_host(pairs @ (self.paths, 1), matrices, xp.int64), axis=1)
 
-    def gradient(self, sums: Array) -> Array:
+    def gradient(self, sums: Array, xp: Any) -> Array:
         """Sums over the entries of each row (rows, C²) as a matrix over paths, (n·C, n·C)."""
-        xp, paths, outputs = array_namespace(sums=sums), self.paths, self.outputs
+        paths, outputs = self.paths, self.outputs
         _, indices, share = pairs_of_paths(paths, outputs)
         indices, share = from_host(indices, sums, xp.int64), from_host(share[:, None], sums)
         sums = share * xp.take(sums, indices, axis=0)
@@ -135,15 +133,15 @@ class BranchIndex:
     outputs = 1
     has_pairs = False
 
-    def of_factor(self, factor: Array) -> Array:
+    def of_factor(self, factor: Array, xp: Any) -> Array:
         """Weights of the rows in K, (1, n)."""
         return factor[None, :] ** 2
 
     def of_scales(self, scales: np.ndarray, like: Array) -> Array:
         """Weights of the rows (1, n) in the kernel Σ_l c² C_ll, for coefficients c (n,)."""
-        return self.of_factor(from_host(scales, like))
+        return from_host(scales, like)[None, :] ** 2
 
-    def gradient(self, sums: Array) -> Array:
+    def gradient(self, sums: Array, xp: Any) -> Array:
         """Sums over the entries of each row (n, 1) as the diagonal (n,)."""
         return sums[:, 0]
 
@@ -158,7 +156,7 @@ class BranchIndex:
     def cross(self, kernels: Array, factor: Array) -> Array:
         """K of new and training examples (P_new, P), of (n, P_new, P)."""
         xp = array_namespace(kernels=kernels)
-        mixed = matmul(self.of_factor(factor), xp.reshape(kernels, (self.paths, -1)))
+        mixed = matmul(self.of_factor(factor, xp), xp.reshape(kernels, (self.paths, -1)))
         return xp.reshape(mixed, kernels.shape[1:]) / self.paths
 
     def own(self, kernels: Array, factor: Array) -> Array:
@@ -169,8 +167,11 @@ class BranchIndex:
 KernelIndex = PairIndex | BranchIndex
 
 
-def index_of(factor: Any, outputs: int) -> KernelIndex:
+def index_of(factor: Array, outputs: int) -> KernelIndex:
     """Index that a factor belongs to: (n·C, r) of pairs of paths, (n,) of branches."""
-    if factor.ndim == 1:
-        return BranchIndex(factor.shape[0])
-    return PairIndex(factor.shape[0] // outputs, outputs)
+    return _index(factor.ndim, factor.shape[0], outputs)
+
+
+@functools.lru_cache(maxsize=64)  # to make one would take a percent of a small evaluation
+def _index(dimensions: int, rows: int, outputs: int) -> KernelIndex:
+    return BranchIndex(rows) if dimensions == 1 else PairIndex(rows // outputs, outputs)

@@ -219,7 +219,7 @@ def _check_positive(kernels: Array, form: GivenKernels, index: PairIndex, roundi
         mix = compiled(mixed_kernel, xp)
         values = []
         for v in vectors:
-            weights = index.of_pairs(from_host(np.outer(v, v).reshape(1, -1), kernels))
+            weights = index.of_pairs(from_host(np.outer(v, v).reshape(1, -1), kernels), xp)
             mixture = mix(form.kernels, weights, form.labels)
             values.append(to_host(xp.linalg.eigvalsh(mixture)))
     for eigenvalues in values:

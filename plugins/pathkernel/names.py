@@ -20,7 +20,7 @@ PUBLIC: dict[str, dict[str, dict[str, tuple[str, ...]]]] = {
             "pathkernel_core.paths.layers": ("*",),
             "pathkernel_core.paths.gated": ("*",),
             "pathkernel_core.paths.contraction": ("*",),
-            "pathkernel_core.energy.token_kernels": ("*",),
+            "pathkernel_core.energy.path_kernels": ("*",),
             "pathkernel_core.paths.network": ("*",),
         },
         "Problems, minimisation and solutions": {
@@ -97,7 +97,7 @@ PUBLIC: dict[str, dict[str, dict[str, tuple[str, ...]]]] = {
         "Contracts of plugins, and their checks": {
             "pathkernel_core.contracts.task": ("*",),
             "pathkernel_core.contracts.options": ("*",),
-            "pathkernel_core.contracts.testing": ("check_task",),
+            "pathkernel_core.contracts.testing": ("check_task", "check_kernel"),
             "pathkernel_core.contracts.analysis": ("Analysis", "Variable", "Situation"),
             "pathkernel_core.arrays.backend": ("to_host",),
             "pathkernel_core.contracts.result": ("Result",),

@@ -15,7 +15,7 @@ from pathkernel_core.contracts.hooks import UnknownNameError, unknown_name
 from pathkernel_core.contracts.task import Blocks, Examples, Realisation
 from pathkernel_core.energy.costs import Sizes, minimisation_bytes
 from pathkernel_core.energy.kernel_features import KernelFeatures
-from pathkernel_core.energy.token_kernels import path_kernels
+from pathkernel_core.energy.path_kernels import path_kernels
 from pathkernel_core.paths.contraction import attentioned_inputs
 from pathkernel_core.paths.layers import Layer
 from pathkernel_core.paths.network import Network, Skips

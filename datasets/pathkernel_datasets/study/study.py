@@ -18,6 +18,7 @@ from pathkernel_core.contracts.options import (
     several_values,
 )
 from pathkernel_core.contracts.task import Blocks, Realisation, Task
+from pathkernel_core.energy.token_kernels import TOKEN_KERNELS
 from pathkernel_core.paths.network import Skips, skips_of_layers
 from pathkernel_core.system.errors import PathkernelError
 from pathkernel_core.system.text import written
@@ -57,7 +58,7 @@ class Study(Options):
         Prior variance σ² of all weights, in place of ``variances``.
     input_scale : float, optional
         Factor of all attentioned inputs; by default 1.
-    token_kernel : {"linear", "relu", "erf"}, optional
+    token_kernel : str, optional
         Kernel of tokens, as for :func:`path_kernels`: that of a token-wise layer of infinite width
         below the attention, or, by default, of none.
     sweep : mapping of str to sequence, optional
@@ -131,7 +132,7 @@ class Study(Options):
         "Kernel of tokens: that of a token-wise ReLU or erf layer of infinite width below the "
         "attention, or linear, of none; several values are an axis of the study.  "
         "[default: linear]",
-        choices=("linear", "relu", "erf"),
+        choices=tuple(TOKEN_KERNELS),
         type=str,
     )
     sweep: Mapping[str, Sequence[Any]] = field(default_factory=dict, hash=False)

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 import pathkernel_core as pk
-from pathkernel_core.energy import token_kernels
+from pathkernel_core.energy import path_kernels
+from pathkernel_core.energy.token_kernels.erf import erf_kernel
+from pathkernel_core.energy.token_kernels.relu import relu_kernel
 from pathkernel_core.system import memory
 
 WIDTH, TOKENS, EXAMPLES = 5, 4, 7
@@ -26,19 +28,17 @@ def quadrature(function, covariance):
 def test_kernels_are_those_of_their_activation_functions(covariance):
     (k_aa, k_ab), (_, k_bb) = covariance
     expected = quadrature(lambda u: np.maximum(u, 0), np.array(covariance))
-    assert token_kernels.relu_kernel(*map(np.array, (k_ab, k_aa, k_bb))) == pytest.approx(
-        expected, rel=1e-5
-    )
+    assert relu_kernel(*map(np.array, (k_ab, k_aa, k_bb))) == pytest.approx(expected, rel=1e-5)
     erf = np.vectorize(math.erf)
     expected = quadrature(erf, np.array(covariance))
-    actual = token_kernels.erf_kernel(*map(np.array, (k_ab, k_aa, k_bb)))
+    actual = erf_kernel(*map(np.array, (k_ab, k_aa, k_bb)))
     assert actual == pytest.approx(expected, rel=1e-5)
 
 
 def test_relu_of_parallel_opposite_and_zero_tokens():
     k_ab, k_aa = np.array([2.0, -2.0, 0.0, 1.0]), np.array([1.0, 1.0, 0.0, 1.0])
     k_bb = np.array([4.0, 4.0, 3.0, 1.0 - 2e-16])
-    actual = token_kernels.relu_kernel(k_ab, k_aa, k_bb)
+    actual = relu_kernel(k_ab, k_aa, k_bb)
     np.testing.assert_allclose(actual, [1.0, 0.0, 0.0, 0.5], rtol=1e-15)
 
 
@@ -67,8 +67,8 @@ def polynomial(k_ab, k_aa, k_bb):
 
 KERNELS = {
     "linear": lambda k_ab, k_aa, k_bb: k_ab,
-    "relu": token_kernels.relu_kernel,
-    "erf": token_kernels.erf_kernel,
+    "relu": relu_kernel,
+    "erf": erf_kernel,
     polynomial: polynomial,
 }
 
@@ -89,7 +89,7 @@ def test_kernels_sum_over_pairs_of_tokens(library, generator, monkeypatch, kerne
     joint = [np.concatenate(pair) for pair in zip(omegas, of_new)]
     expected = by_definition(every, joint, KERNELS[kernel], variance=0.7)
     for elements in (2**18, 4 * TOKENS * 6):  # of one block, and of batches of two examples
-        monkeypatch.setattr(token_kernels, "_BLOCK_ELEMENTS", elements)
+        monkeypatch.setattr(path_kernels, "_BLOCK_ELEMENTS", elements)
         actual = pk.path_kernels(library.array(inputs), layers, kernel, variance=0.7)
         actual = library.numpy(actual)
         np.testing.assert_allclose(actual, expected[:, :, :7, :7], atol=1e-13)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import array_api_compat
 import numpy as np
@@ -23,18 +23,18 @@ from pathkernel_core.arrays.backend import (
 from pathkernel_core.arrays.products import matmul, vecdot
 from pathkernel_core.arrays.scalars import positive
 from pathkernel_core.energy.kernel_packing import check_size
+from pathkernel_core.energy.token_kernels import TOKEN_KERNELS
+from pathkernel_core.energy.token_kernels.token_kernel import KernelFunction
 from pathkernel_core.paths.contraction import BATCH_ELEMENTS, Contraction, Readout
 from pathkernel_core.paths.layers import Layer
 from pathkernel_core.paths.network import Skips
 from pathkernel_core.system.memory import check_memory
 
-TokenKernel = Literal["linear", "relu", "erf"] | Callable[[Array, Array, Array], Array]
-
 
 def path_kernels(
     inputs: Array,
     layers: Sequence[Layer],
-    kernel: TokenKernel = "relu",
+    kernel: str | KernelFunction = "relu",
     *,
     readout: Readout = "last",
     skips: Skips = None,
@@ -54,11 +54,12 @@ def path_kernels(
         Token sequences of the training examples; attention and gates see these bare inputs.
     layers : sequence of Layer
         Attention of each layer, first layer first.
-    kernel : {"relu", "erf", "linear"} or callable
-        Kernel k: of a token-wise layer with the activation function max(0, u) or erf(u); of none,
-        x·x'/N_0, as :func:`attentioned_inputs` implies; or a function (k_ab, k_aa, k_bb) → k' of
-        the linear kernel, k_ab between tokens and k_aa and k_bb of each token with itself, which
-        works element by element on arrays that broadcast. It must be positive semidefinite.
+    kernel : str or callable
+        Kernel k. A name: "relu" or "erf" of a token-wise layer with the activation function max(0,
+        u) or erf(u), "linear" of none, x·x'/N_0, as :func:`attentioned_inputs` implies. Or a
+        function (k_ab, k_aa, k_bb) → k' of the linear kernel, k_ab between tokens and k_aa and k_bb
+        of each token with itself, which works element by element on arrays that broadcast. It must
+        be positive semidefinite; :func:`check_kernel` tests it.
     readout : {"last", "first", "mean"} or int
         Token at which the network is read out, or the mean over tokens.
     skips : optional
@@ -154,52 +155,35 @@ def path_kernels(
     return cross, not_overflown("the kernels of new examples", own, "rescale new")
 
 
-def relu_kernel(k_ab: Array, k_aa: Array, k_bb: Array) -> Array:
-    """Arc-cosine kernel ⟨max(0, u_a) max(0, u_b)⟩ of Gaussian u with covariances k."""
-    xp = array_api_compat.array_namespace(k_ab)
-    squares = k_aa * k_bb
-    # a token of zeros has no angle, and parallel ones an angle of infinite slope: other values
-    # stand in there, for the derivatives alone
-    zero = squares == 0
-    norms = xp.where(zero, 0.0, xp.sqrt(xp.where(zero, 1.0, squares)))
-    cosine = xp.where(zero, 0.0, k_ab / xp.where(zero, 1.0, norms))
-    parallel = xp.abs(cosine) >= 1
-    angled = xp.where(parallel, 0.0, cosine)
-    turned = xp.sqrt(1 - angled**2) + (math.pi - xp.acos(angled)) * angled
-    return norms * xp.where(parallel, math.pi * xp.clip(cosine, 0.0, 1.0), turned) / (2 * math.pi)
+def kernel_function(kernel: str | KernelFunction) -> KernelFunction:
+    """Function of a kernel of tokens that is named, or given as a function.
 
-
-def erf_kernel(k_ab: Array, k_aa: Array, k_bb: Array) -> Array:
-    """Kernel ⟨erf(u_a) erf(u_b)⟩ of Gaussian u with covariances k."""
-    xp = array_api_compat.array_namespace(k_ab)
-    sine = 2 * k_ab / xp.sqrt((1 + 2 * k_aa) * (1 + 2 * k_bb))
-    return 2 / math.pi * xp.asin(xp.clip(sine, -1.0, 1.0))
-
-
-def _linear_kernel(k_ab: Array, k_aa: Array, k_bb: Array) -> Array:
-    return k_ab
-
-
-_KERNELS = {"linear": _linear_kernel, "relu": relu_kernel, "erf": erf_kernel}
+    Raises
+    ------
+    ValueError
+        If there is none of this name.
+    """
+    if callable(kernel):
+        return kernel
+    if kernel not in TOKEN_KERNELS:
+        names = ", ".join(f'"{name}"' for name in TOKEN_KERNELS)
+        raise ValueError(
+            f"kernel must be {names} or a function (k_ab, k_aa, k_bb) → k', not {kernel!r}"
+        )
+    return TOKEN_KERNELS[kernel].function
 
 
 @dataclass(frozen=True)
 class _Kernel:
     """Kernel of tokens."""
 
-    kernel: TokenKernel
+    kernel: str | KernelFunction
     scale: float
     """Factor of the product of two tokens, σ²/N_0."""
-    function: Callable[[Array, Array, Array], Array] = field(init=False)
+    function: KernelFunction = field(init=False)
 
     def __post_init__(self):
-        function = self.kernel if callable(self.kernel) else _KERNELS.get(self.kernel)
-        if function is None:
-            raise ValueError(
-                'kernel must be "linear", "relu", "erf" or a function (k_ab, k_aa, k_bb) → k\', '
-                f"not {self.kernel!r}"
-            )
-        object.__setattr__(self, "function", function)
+        object.__setattr__(self, "function", kernel_function(self.kernel))
 
     def __call__(self, products: Array, squares: Array, dual_squares: Array) -> Array:
         """Kernel of tokens from their products (…, a, b), and the squares of both, (…, a or b)."""
