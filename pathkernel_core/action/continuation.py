@@ -13,7 +13,7 @@ from pathkernel_core.action.descents import AskingEnergy
 from pathkernel_core.action.minima import may_have_several, warn_of_scale
 from pathkernel_core.action.minimise import descender, not_minimised
 from pathkernel_core.action.solution import Solution
-from pathkernel_core.action.solvers import energies, solver, undisturbed
+from pathkernel_core.action.solvers import energies, prepare_evaluations, solver
 from pathkernel_core.arrays.scalars import positive
 from pathkernel_core.energy.problem import Problem
 from pathkernel_core.paths.network import Network
@@ -37,7 +37,7 @@ def minimise_from(
     A neighbour's solution is a start only where the action has no other minimum, so that the result
     depends on the point alone.
     """
-    with undisturbed(problem, [network]), suppress(*UNSOLVABLE):
+    with prepare_evaluations(problem, [network]), suppress(*UNSOLVABLE):
         (solution,) = answer_all(
             [solver_from(problem, network, temperature, start, report=report, tolerance=tolerance)],
             energies,
@@ -174,6 +174,6 @@ def minimise_actions(
             report(Progress(next(solved), total, "minimising"))
         return solutions
 
-    with undisturbed(problem, networks):
+    with prepare_evaluations(problem, networks):
         rows = answer_all([along_temperatures(network) for network in networks], energies)
     return [[row[temperature] for temperature in temperatures] for row in rows]

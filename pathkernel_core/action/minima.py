@@ -146,7 +146,7 @@ def scaled_limit(coordinates: ChainCoordinates, scale: float) -> Asking[np.ndarr
         force = np.interp(scale, scales, forces)
         logs = np.zeros(len(network.sizes))
         logs[-len(sizes) :] = np.log1p(force / sizes)
-        start = coordinates.scaled(logs)
+        start = coordinates.scale_limit(logs)
         detail = (yield start).detail
         if detail is None or not detail.energy < lowest:
             break
@@ -165,7 +165,7 @@ def further_starts(
     """
     network = coordinates.network
     of_heads = [
-        coordinates.suppressed(scaled, layer, head, _SUPPRESSION)
+        coordinates.suppress_heads(scaled, layer, head, _SUPPRESSION)
         for layer, heads in enumerate(network.heads)
         for head in range(heads)
         if heads > 1 and math.isfinite(network.widths[layer])

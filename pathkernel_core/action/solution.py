@@ -17,9 +17,9 @@ from pathkernel_core.arrays.backend import (
     add_to_diagonal,
     array_namespace,
     batches,
-    compiled,
+    compile_function,
     from_host,
-    joined,
+    join_batches,
     not_overflown,
     real_floating,
     rows_of,
@@ -354,7 +354,7 @@ class Solution:
                 )
                 for batch in batches(xi.shape[axis], step)
             ]
-        mean, variance = map(joined, zip(*moments))
+        mean, variance = map(join_batches, zip(*moments))
         for name, array in (("mean", mean), ("variance", variance)):
             not_overflown(f"the predictor's {name}", array, "rescale xi")
         if self.network.outputs == 1:
@@ -373,7 +373,7 @@ class Solution:
             if isinstance(posterior, KernelPosterior):
                 mean = posterior.mean(xi, from_host(factor, xi))
             else:
-                evaluate = compiled(predictor_mean, array_namespace(xi=xi))
+                evaluate = compile_function(predictor_mean, array_namespace(xi=xi))
                 mean = evaluate(xi, posterior.weights, self.problem.basis)
         not_overflown("the predictor's mean", mean, "rescale xi")
         return mean[:, 0] if self.network.outputs == 1 else mean

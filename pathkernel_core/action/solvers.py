@@ -77,7 +77,7 @@ def _without_descent(
 
 
 @contextmanager
-def undisturbed(problem: Problem, networks: Sequence[Network]) -> Iterator[None]:
+def prepare_evaluations(problem: Problem, networks: Sequence[Network]) -> Iterator[None]:
     """One BLAS thread for short evaluations, and no warnings of overflows.
 
     A factorisation raises where one matters.

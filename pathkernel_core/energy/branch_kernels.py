@@ -16,10 +16,10 @@ from pathkernel_core.arrays.backend import (
     Array,
     array_namespace,
     batches,
-    compiled,
-    filled,
-    finite,
+    compile_function,
+    fill_rows,
     from_host,
+    is_finite,
     is_true,
     log_determinant,
     packed_order,
@@ -82,7 +82,7 @@ class BranchKernelSpace:
         self, factor: np.ndarray, temperature: float, scales: np.ndarray | None = None
     ) -> tuple[float, np.ndarray]:
         """Energy and its gradient (n,) with respect to u = factor², on the host."""
-        evaluate = compiled(energy_of_packed, array_namespace(kernels=self.kernels))
+        evaluate = compile_function(energy_of_packed, array_namespace(kernels=self.kernels))
         arrays = from_host(factor, self.kernels), from_host(temperature, self.kernels)
         energy, gradient = evaluate(self.kernels, self.labels, *arrays)
         energy = float(energy)
@@ -98,22 +98,22 @@ class BranchKernelSpace:
 
     def posterior(self, factor: np.ndarray, temperature: float) -> BranchKernelPosterior:
         """Gaussian posterior of the predictor at u = factor², (n,)."""
-        evaluate = compiled(_factorised, array_namespace(kernels=self.kernels))
+        evaluate = compile_function(_factorised, array_namespace(kernels=self.kernels))
         arrays = from_host(factor, self.kernels), from_host(temperature, self.kernels)
         root, coefficients = evaluate(self.kernels, self.labels, *arrays)
-        if not is_true(finite(coefficients)):
+        if not is_true(is_finite(coefficients)):
             raise self._not_positive_definite(arrays[0], temperature)
         return BranchKernelPosterior(coefficients, root)
 
     def explained_labels(self, root: Array) -> tuple[np.ndarray, np.ndarray]:
         """(K + T1)⁻¹ Y (P, 1) and the diagonal of (K + T1)⁻¹ (P, 1, 1), from L."""
-        evaluate = compiled(explained_labels, array_namespace(root=root))
+        evaluate = compile_function(explained_labels, array_namespace(root=root))
         coefficients, blocks = evaluate(root, self.labels)
         return to_host(coefficients), to_host(blocks)
 
     def label_spectrum(self, scales: np.ndarray) -> LabelSpectrum:
         """Labels along the eigenvectors of Σ_l c² C_ll/B, for coefficients c (n,) of branches."""
-        evaluate = compiled(_kernel, array_namespace(kernels=self.kernels))
+        evaluate = compile_function(_kernel, array_namespace(kernels=self.kernels))
         return kernel_spectrum(
             evaluate(self.kernels, self.labels, from_host(scales, self.kernels)), self.labels
         )
@@ -134,7 +134,7 @@ class BranchKernelPosterior(KernelPosterior):
 
     def mean(self, cross: Array, factor: Array) -> Array:
         """Mean (P_new, 1) (Eq. 29), from kernels (n, P_new, P) of new and training examples."""
-        kernel = compiled(_mixed, array_namespace(cross=cross))(cross, factor)
+        kernel = compile_function(_mixed, array_namespace(cross=cross))(cross, factor)
         return matmul(kernel, self.coefficients)[:, None]
 
     def moments(self, cross: Array, own: Array, factor: Array) -> tuple[Array, Array]:
@@ -143,7 +143,7 @@ class BranchKernelPosterior(KernelPosterior):
         ``own`` (n, P_new) has the kernels of each new example with itself.
         """
         xp = array_namespace(cross=cross, own=own)
-        return compiled(_moments, xp)(cross, own, factor, self.coefficients, self.root)
+        return compile_function(_moments, xp)(cross, own, factor, self.coefficients, self.root)
 
 
 def branch_kernel_space(kernels: Array, labels: Array) -> BranchKernelSpace:
@@ -178,9 +178,9 @@ def branch_kernel_space(kernels: Array, labels: Array) -> BranchKernelSpace:
             part = kernels[batch, ...]
             _check_symmetric(part, shape, rounding)
             _check_positive(part, shape, rounding)
-            yield compiled(_packed, xp)(part, float(shape[0]))
+            yield compile_function(_packed, xp)(part, float(shape[0]))
 
-    return BranchKernelSpace(filled(packed(), shape[0]), labels)
+    return BranchKernelSpace(fill_rows(packed(), shape[0]), labels)
 
 
 def _check_symmetric(kernels: Array, shape: tuple[int, ...], rounding: float) -> None:

@@ -18,7 +18,7 @@ import scipy
 from pathkernel_core.arrays.backend import (
     Array,
     array_namespace,
-    compiled,
+    compile_function,
     from_host,
     invert_triangular,
     solve_triangular,
@@ -71,7 +71,7 @@ class _ExampleCurvature:
 
     def __init__(self, form: ExampleSpace, factor: np.ndarray, temperature: float):
         features, labels = form.rows
-        self._compiled = compiled(_example_change, array_namespace(features=features))
+        self._compiled = compile_function(_example_change, array_namespace(features=features))
         factor, temperature = from_host(factor, features), from_host(temperature, features)
         _, self._root, self._labels = _example_energy(features, labels, factor, temperature)
         xp = array_namespace(features=features)
@@ -114,13 +114,13 @@ class _PairCurvature:
 
     def __init__(self, form: PairSpace, factor: np.ndarray, temperature: float):
         self._form = form
-        self._compiled = compiled(_pair_change, array_namespace(kernels=form.kernels))
+        self._compiled = compile_function(_pair_change, array_namespace(kernels=form.kernels))
         posterior = form.posterior(factor, temperature)
         self._root, self._solved = posterior.root, posterior.coefficients[:, None]
 
     def along(self, direction: np.ndarray) -> np.ndarray:
         kernels, labels = self._form.kernels, self._form.labels
-        evaluate = compiled(rows_kernel, array_namespace(kernels=kernels))
+        evaluate = compile_function(rows_kernel, array_namespace(kernels=kernels))
         return self._change(evaluate(kernels, from_host(direction, kernels), labels))
 
     def with_temperature(self) -> np.ndarray:
@@ -130,7 +130,9 @@ class _PairCurvature:
         xp = array_namespace(root=self._root)
         rows = from_host(np.reshape(change, (-1, 1)), self._root)
         weights = -_symmetric_product(_inverse_product(self._root, rows), self._solved, xp)
-        return to_host(compiled(summed_kernels, xp)(self._form.kernels, weights, self._form.labels))
+        return to_host(
+            compile_function(summed_kernels, xp)(self._form.kernels, weights, self._form.labels)
+        )
 
     def _change(self, change: Array) -> np.ndarray:
         """Change of M − R for dA (P·C, P·C)."""

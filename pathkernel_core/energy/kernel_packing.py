@@ -10,8 +10,8 @@ import numpy as np
 from pathkernel_core.arrays.backend import (
     Array,
     array_namespace,
-    compiled,
-    filled,
+    compile_function,
+    fill_rows,
     from_host,
     packed_order,
     real_floating,
@@ -45,7 +45,7 @@ def pair_space(kernels: Array, labels: Array) -> PairSpace:
             f"kernels of shape {shape} must be symmetric, C_ππ'(x, x') = C_π'π(x', x), but entries "
             f"differ by up to {deviation:.3g}"
         )
-    pack = compiled(packed_kernels, xp, static=("paths", "outputs"))
+    pack = compile_function(packed_kernels, xp, static=("paths", "outputs"))
     space = PairSpace(pack(kernels, paths=paths, outputs=labels.shape[1]), labels)
     _check_positive(kernels, space, paths, rounding)
     return space
@@ -114,7 +114,7 @@ def _full(kernels: Array, *, paths: int) -> Array:
 
 def _asymmetry(kernels: Array, paths: int) -> float:
     """Largest difference of entries that must be equal."""
-    evaluate = compiled(_asymmetry_of_path, array_namespace(kernels=kernels))
+    evaluate = compile_function(_asymmetry_of_path, array_namespace(kernels=kernels))
     # path by path: all differences would take as much memory as the kernels
     numbers = range(paths) if kernels.ndim == 4 else _same_path(paths)
     return max(float(evaluate(kernels, int(number))) for number in numbers)
@@ -146,21 +146,21 @@ def packed_kernels(kernels: Array, *, paths: int, outputs: int) -> Array:
             both = share * (block + xp.matrix_transpose(block))
             yield xp.take(xp.reshape(both, (path + 1, -1)), entries, axis=1)
 
-    return filled(packed(), paths * (paths + 1) // 2)
+    return fill_rows(packed(), paths * (paths + 1) // 2)
 
 
 def _check_positive(kernels: Array, space: PairSpace, paths: int, rounding: float) -> None:
     """Raise an error if kernels are seen not to be positive semidefinite."""
     xp, examples = array_namespace(kernels=kernels), kernels.shape[-1]
     if paths * examples <= EXACT_ROWS:
-        matrix = to_host(compiled(_full, xp, static=("paths",))(kernels, paths=paths))
+        matrix = to_host(compile_function(_full, xp, static=("paths",))(kernels, paths=paths))
         matrix = matrix.astype(float).transpose(0, 2, 1, 3).reshape((paths * examples,) * 2)
         values = [np.linalg.eigvalsh((matrix + matrix.T) / 2)]
     else:
         # of every mixture v_π v_π' of a positive semidefinite kernel the eigenvalues are positive:
         # a few cannot show that all are, but refuse no kernel that is
         vectors = np.random.default_rng(0).standard_normal((_MIXTURES, paths))
-        mix = compiled(mixed_kernels, xp)
+        mix = compile_function(mixed_kernels, xp)
         values = [
             to_host(
                 xp.linalg.eigvalsh(

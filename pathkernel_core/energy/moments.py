@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pathkernel_core.arrays.backend import Array, array_namespace, compiled, to_host
+from pathkernel_core.arrays.backend import Array, array_namespace, compile_function, to_host
 from pathkernel_core.arrays.products import matmul, vecdot
 from pathkernel_core.energy.spaces import Posterior, per_output
 
@@ -21,7 +21,7 @@ def posterior_moments(
     The posterior belongs to the factor (n·C, n·C); its training examples were rotated into the
     basis (N_0, rank).
     """
-    evaluate = compiled(_moments, array_namespace(xi=xi), static=("explained",))
+    evaluate = compile_function(_moments, array_namespace(xi=xi), static=("explained",))
     return evaluate(
         xi, factor, posterior.weights, basis, posterior.arrays, explained=posterior.explained
     )
@@ -101,7 +101,7 @@ def _prior_variance(xi: Array, factor: Array, basis: Array | None) -> tuple[Arra
 
 def inputs_span(xi: Array, xp: Any) -> Array | None:
     """Orthonormal basis of the inputs' span, if it saves at least a tenth of the dimensions."""
-    values, vectors = compiled(_principal_axes, xp)(xi)
+    values, vectors = compile_function(_principal_axes, xp)(xi)
     values, width = to_host(values), xi.shape[2]
     rank = int((values > values[-1] * width * np.finfo(values.dtype).eps).sum())
     if not 0 < rank <= 0.9 * width:  # otherwise not worth that results differ by rounding

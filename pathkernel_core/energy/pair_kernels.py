@@ -22,10 +22,10 @@ from pathkernel_core.arrays.backend import (
     add_to_diagonal,
     array_namespace,
     cholesky,
-    compiled,
-    finite,
+    compile_function,
     from_host,
     invert_triangular,
+    is_finite,
     is_true,
     log_determinant,
     packed_order,
@@ -76,7 +76,7 @@ class PairSpace(SharedKernels):
     @property
     def summed_kernels(self) -> Array:
         """Kernels of pairs of paths at the same example, summed over examples, (n, n)."""
-        evaluate = compiled(_summed_kernels, array_namespace(kernels=self.kernels))
+        evaluate = compile_function(_summed_kernels, array_namespace(kernels=self.kernels))
         return evaluate(self.kernels, self.labels)
 
     @property
@@ -86,7 +86,7 @@ class PairSpace(SharedKernels):
         Of one output with C_ππ'(x, x') and C_ππ'(x', x) replaced by their mean, which is all that
         the theory needs.
         """
-        evaluate = compiled(_full_kernels, array_namespace(kernels=self.kernels))
+        evaluate = compile_function(_full_kernels, array_namespace(kernels=self.kernels))
         return evaluate(self.kernels, self.labels)
 
     def evaluate(self, factor: Array, temperature: Array) -> tuple[Array, Array]:
@@ -103,7 +103,9 @@ class PairSpace(SharedKernels):
 
         Scales as in :meth:`pathkernel_core.energy.spaces.ExampleSpace.energy_and_gradient`.
         """
-        evaluate = compiled(kernel_space, array_namespace(kernels=self.kernels), static=("lower",))
+        evaluate = compile_function(
+            kernel_space, array_namespace(kernels=self.kernels), static=("lower",)
+        )
         scaled = from_host(factor if scales is None else scales * factor, self.kernels)
         energy, gradient = evaluate(
             self.kernels, self.labels, scaled, from_host(temperature, self.kernels), lower=True
@@ -123,17 +125,17 @@ class PairSpace(SharedKernels):
     def posterior(self, factor: np.ndarray, temperature: float) -> KernelPosterior:
         """Gaussian posterior of the predictor at U_1 = factor factorᵀ."""
         factor = from_host(factor, self.kernels)
-        evaluate = compiled(_factorised, array_namespace(kernels=self.kernels))
+        evaluate = compile_function(_factorised, array_namespace(kernels=self.kernels))
         root, coefficients = evaluate(
             self.kernels, self.labels, factor, from_host(temperature, self.kernels)
         )
-        if not is_true(finite(coefficients)):
+        if not is_true(is_finite(coefficients)):
             raise self._not_positive_definite(factor, temperature)
         return KernelPosterior(coefficients, root)
 
     def explained_labels(self, root: Array) -> tuple[np.ndarray, np.ndarray]:
         """(K + T1)⁻¹ Y (P, C) and the blocks of (K + T1)⁻¹ on its diagonal (P, C, C), from L."""
-        coefficients, blocks = compiled(explained_labels, array_namespace(root=root))(
+        coefficients, blocks = compile_function(explained_labels, array_namespace(root=root))(
             root, self.labels
         )
         return to_host(coefficients), to_host(blocks)
@@ -142,7 +144,7 @@ class PairSpace(SharedKernels):
         """Labels along the eigenvectors of Σ_π c² C_ππ, for coefficients c (n,) of paths."""
         xp = array_namespace(kernels=self.kernels)
         weights = from_host(np.diag(scales**2), self.kernels)
-        kernel = compiled(mixed_kernels, xp)(self.kernels, weights, self.labels)
+        kernel = compile_function(mixed_kernels, xp)(self.kernels, weights, self.labels)
         return kernel_spectrum(kernel, self.labels)
 
     def keep_paths(self, paths: np.ndarray) -> PairSpace:
@@ -179,7 +181,7 @@ class KernelPosterior:
     def mean(self, cross: Array, factor: Array) -> Array:
         """Mean (P_new, C) (Eq. 29), from kernels (n, n, P_new, P) of new and training examples."""
         xp = array_namespace(cross=cross)
-        return compiled(_mean, xp)(cross, factor, self.coefficients)
+        return compile_function(_mean, xp)(cross, factor, self.coefficients)
 
     def moments(self, cross: Array, own: Array, factor: Array) -> tuple[Array, Array]:
         """Mean and variance (Eq. 29, 30), (P_new, C) each.
@@ -187,7 +189,7 @@ class KernelPosterior:
         ``own`` (n, n, P_new) has the kernels of each new example with itself.
         """
         xp = array_namespace(cross=cross, own=own)
-        return compiled(_moments, xp)(cross, own, factor, self.coefficients, self.root)
+        return compile_function(_moments, xp)(cross, own, factor, self.coefficients, self.root)
 
 
 def mixed_kernels(kernels: Array, weights: Array, labels: Array) -> Array:

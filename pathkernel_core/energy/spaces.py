@@ -29,13 +29,13 @@ from pathkernel_core.arrays.backend import (
     array_namespace,
     batches,
     cholesky,
-    compiled,
-    finite,
+    compile_function,
     from_host,
     identity,
     invert_triangular,
+    is_finite,
     is_true,
-    joined,
+    join_batches,
     log_determinant,
     solve_triangular,
     to_host,
@@ -153,7 +153,7 @@ class ExampleSpace:
         """Features (P·C, n·C, N_0) and labels (P·C, 1), outputs expanded."""
         if self.labels.shape[1] == 1:
             return self.features, self.labels
-        evaluate = compiled(_example_rows, array_namespace(labels=self.labels))
+        evaluate = compile_function(_example_rows, array_namespace(labels=self.labels))
         return evaluate(self.features, self.labels)
 
     @property
@@ -180,7 +180,7 @@ class ExampleSpace:
         """
         function, arrays = self._evaluation
         rows, _ = self.rows
-        evaluate = compiled(function, array_namespace(rows=rows), static=("lower",))
+        evaluate = compile_function(function, array_namespace(rows=rows), static=("lower",))
         # coefficients multiply the small factor, not the features: Φ (s ⊗ 1) B = Φ (sB), and the
         # chain rule gives s (M − R) s. They may be 0, so that nothing divides by them
         scaled = from_host(factor if scales is None else scales * factor, rows)
@@ -199,21 +199,21 @@ class ExampleSpace:
         """Gaussian posterior of the predictor at U_1 = factor factorᵀ."""
         rows, labels = self.rows
         factor = from_host(factor, rows)
-        evaluate = compiled(_example_posterior, array_namespace(rows=rows))
+        evaluate = compile_function(_example_posterior, array_namespace(rows=rows))
         weights, whitened, root = evaluate(rows, labels, factor, from_host(temperature, rows))
-        if not is_true(finite(weights)):
+        if not is_true(is_finite(weights)):
             raise not_positive_definite(self._kernel(rows, factor), temperature)
         return Posterior(weights, _explained_by_examples, (whitened,), root)
 
     def explained_labels(self, root: Array) -> tuple[np.ndarray, np.ndarray]:
         """(K + T1)⁻¹ Y (P, C) and the blocks of (K + T1)⁻¹ on its diagonal (P, C, C), from L."""
-        evaluate = compiled(explained_labels, array_namespace(root=root))
+        evaluate = compile_function(explained_labels, array_namespace(root=root))
         coefficients, blocks = evaluate(root, self.labels)
         return to_host(coefficients), to_host(blocks)
 
     def label_spectrum(self, scales: np.ndarray) -> LabelSpectrum:
         """Labels along the eigenvectors of Σ_π c² Φ_π Φ_πᵀ, for coefficients c (n,) of paths."""
-        evaluate = compiled(_flat_features, array_namespace(features=self.features))
+        evaluate = compile_function(_flat_features, array_namespace(features=self.features))
         scales = from_host(scales[:, None], self.features)
         flat, diagonal, square = evaluate(self.features, scales, self.labels)
         xp = array_namespace(features=self.features)
@@ -233,7 +233,9 @@ class ExampleSpace:
         xp = array_namespace(features=self.features)
         scale = math.sqrt(self.features.shape[1] / len(paths))  # features carry 1/√n
         indices = from_host(paths, self.features, xp.int64)
-        return type(self)(compiled(_selected, xp)(self.features, indices, scale), self.labels)
+        return type(self)(
+            compile_function(_selected, xp)(self.features, indices, scale), self.labels
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -276,7 +278,7 @@ class FeatureSpace:
     @cached_property
     def rows(self) -> tuple[Array, Array]:
         """Gram matrix (n·C, N_0, n·C, N_0) and projections (n·C, N_0), outputs expanded."""
-        evaluate = compiled(_feature_rows, array_namespace(gram=self.gram))
+        evaluate = compile_function(_feature_rows, array_namespace(gram=self.gram))
         return evaluate(self.gram, self.projections)
 
     def energy_and_gradient(
@@ -287,7 +289,7 @@ class FeatureSpace:
         Scales as in :meth:`ExampleSpace.energy_and_gradient`.
         """
         gram, projections = self.rows
-        evaluate = compiled(_feature_space, array_namespace(gram=gram))
+        evaluate = compile_function(_feature_space, array_namespace(gram=gram))
         scaled = from_host(factor if scales is None else scales * factor, gram)
         log_det, fitted, mixed_gradient = evaluate(
             gram, projections, scaled, from_host(temperature, gram)
@@ -318,7 +320,7 @@ class FeatureSpace:
         """Labels along the eigenvectors of Σ_π c² Φ_π Φ_πᵀ, for coefficients c (n,) of paths."""
         xp = array_namespace(gram=self.gram)
         repeated = from_host(np.repeat(scales, self.gram.shape[1])[:, None], self.gram)
-        evaluate = compiled(_flat_sums, xp)
+        evaluate = compile_function(_flat_sums, xp)
         gram, start, trace = evaluate(self.gram, self.projections, repeated)
         projected, modes = quadratures(gram, start)  # weights λ (v·Y)², here
         # (v·Y)² is a quotient by λ, so that rounding at λ = 0 would pass for a share of the labels;
@@ -337,9 +339,9 @@ class FeatureSpace:
         gram, projections = self.rows
         xp = array_namespace(gram=gram)
         factor = from_host(factor, gram)
-        evaluate = compiled(_feature_posterior, xp)
+        evaluate = compile_function(_feature_posterior, xp)
         weights, inverse = evaluate(gram, projections, factor, from_host(temperature, gram))
-        if not is_true(finite(weights)):
+        if not is_true(is_finite(weights)):
             raise not_positive_definite(_mix_gram(gram, factor, xp), temperature)
         return Posterior(weights, explained_by_features, (inverse, temperature))
 
@@ -348,7 +350,7 @@ class FeatureSpace:
         xp = array_namespace(gram=self.gram)
         ratio = self.gram.shape[0] / len(paths)  # features carry 1/√n
         indices = from_host(paths, self.gram, xp.int64)
-        gram, projections = compiled(_selected_sums, xp)(
+        gram, projections = compile_function(_selected_sums, xp)(
             self.gram, self.projections, indices, ratio, math.sqrt(ratio)
         )
         return FeatureSpace(gram, projections, self.label_square, self.n_examples)
@@ -469,7 +471,7 @@ def _example_space(
         z.append(xp.reshape(fitted, batch.shape[1:]))
         blocks = _sum_over_inputs(xp.reshape(whitened, batch.shape), xp)
         m = blocks if m is None else m + blocks
-    z = joined(z, axis=1)
+    z = join_batches(z, axis=1)
     return energy, m - matmul(z, xp.matrix_transpose(z))
 
 

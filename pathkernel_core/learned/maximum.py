@@ -80,7 +80,7 @@ class AttentionMaximum:
         return self.density.log_density + self.log_volume
 
     @property
-    def determined(self) -> float:
+    def determined_parameters(self) -> float:
         """Number of parameters that the labels determine, Σ (λ − 1)/λ over curvatures λ."""
         return float(np.sum(np.maximum(0.0, 1 - 1 / np.maximum(self.curvatures, 1e-300))))
 

@@ -242,13 +242,13 @@ class AttentionPosterior:
             gradient[part] = deviation * to_host(of_array).reshape(-1)
         return gradient
 
-    def attentioned(self, layers: Sequence[Layer], inputs: Array | None = None) -> Array:
+    def attend(self, layers: Sequence[Layer], inputs: Array | None = None) -> Array:
         """Attentioned inputs ξ (P, n, N_0) of these layers, of the training inputs or others."""
         inputs = self.inputs if inputs is None else inputs
         return attentioned_inputs(inputs, layers, self.readout, skips=self.network.skips)
 
     def _solve(self, layers: Sequence[Layer], start: Solution | None) -> tuple[Solution, Array]:
-        xi = self.attentioned(layers)
+        xi = self.attend(layers)
         problem = Problem(xi, self.labels, self.space)
         settings = problem, self.network, self.temperature
         solution = minimise_from(*settings, start, tolerance=self.tolerance)

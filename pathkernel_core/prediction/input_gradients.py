@@ -14,7 +14,7 @@ from pathkernel_core.action.solution import Solution
 from pathkernel_core.arrays.backend import (
     Array,
     array_namespace,
-    compiled,
+    compile_function,
     from_host,
     inverse_from_root,
     invert_triangular,
@@ -57,10 +57,10 @@ def log_evidence_gradient(solution: Solution, xi: Array, labels: Array) -> Array
     features = xi / math.sqrt(problem.n_paths * problem.input_width)
     factor = from_host(factor, xi)
     if posterior.root is not None:
-        gradient = compiled(_by_examples, xp)(features, labels, factor, posterior.root)
+        gradient = compile_function(_by_examples, xp)(features, labels, factor, posterior.root)
     else:
         arrays = (posterior.weights, *posterior.arrays)
-        evaluate = compiled(_by_features, xp)
+        evaluate = compile_function(_by_features, xp)
         if problem.basis is not None:  # the gradient lies in the span of the inputs, too
             features = matmul(features, problem.basis)
         gradient = evaluate(features, labels, factor, *arrays)
@@ -76,7 +76,7 @@ def _by_examples(features: Array, labels: Array, factor: Array, root: Array) -> 
     inverse = invert_triangular(root, xp)
     solved = matmul(xp.matrix_transpose(inverse), matmul(inverse, xp.reshape(labels, (-1, 1))))
     weights = inverse_from_root(inverse, xp) - matmul(solved, xp.matrix_transpose(solved))
-    mixed = _mixed(features, matmul(factor, xp.matrix_transpose(factor)), outputs, xp)
+    mixed = _mix_features(features, matmul(factor, xp.matrix_transpose(factor)), outputs, xp)
     total = 0.0
     for output in range(outputs):  # row (example, output) depends on the features once for each
         rows = mixed[:, output::outputs, :]
@@ -99,7 +99,7 @@ def _by_features(
     """
     xp = array_namespace(features=features)
     outputs, width = labels.shape[1], features.shape[2]
-    rows = _mixed(features, xp.matrix_transpose(factor), outputs, xp)  # Φ (F ⊗ 1)
+    rows = _mix_features(features, xp.matrix_transpose(factor), outputs, xp)  # Φ (F ⊗ 1)
     flat = xp.reshape(rows, (rows.shape[0], -1))
     half = matmul(flat, xp.matrix_transpose(inverse))
     solved = xp.reshape(matmul(half, inverse), (rows.shape[0], -1, width))
@@ -114,6 +114,6 @@ def _by_features(
     return total
 
 
-def _mixed(features: Array, matrix: Array, outputs: int, xp: Any) -> Array:
+def _mix_features(features: Array, matrix: Array, outputs: int, xp: Any) -> Array:
     """Rows (example, output) of features (P·C, n·C, N_0), mixed by a matrix (r, n·C)."""
     return matmul(matrix, per_output(features, outputs))

@@ -265,12 +265,12 @@ def _assemble(
     except ValueError as error:
         raise ValueError(f"{title}: {error}") from error
 
-    def titled(array: _Array) -> tuple[str, Any]:
+    def name_array(array: _Array) -> tuple[str, Any]:
         return f"{title}: {str(array)!r}", arrays[str(array)]
 
     train, *tests = (
         FileExamples(
-            titled(array), values, [*map(titled, layers)], key_axis, np.arange(len(values))
+            name_array(array), values, [*map(name_array, layers)], key_axis, np.arange(len(values))
         )
         for array, values, layers in zip(inputs, targets.values.values(), attention, strict=True)
     )

@@ -28,7 +28,7 @@ import numpy as np
 from pathkernel_core.action.asking import answer_all
 from pathkernel_core.action.continuation import UNSOLVABLE, solver_from
 from pathkernel_core.action.descents import AskingEnergy
-from pathkernel_core.action.solvers import energies, undisturbed
+from pathkernel_core.action.solvers import energies, prepare_evaluations
 from pathkernel_core.contracts.analysis import Analysis
 from pathkernel_core.contracts.task import Realisation, Task
 from pathkernel_core.energy.problem import Problem
@@ -90,7 +90,9 @@ class Computation:
         # read again: another process may have computed some since the pieces were listed
         stored = {piece: self.folder.read(piece) for piece in pieces}
         missing = {
-            piece: lacking for piece in pieces if (lacking := self.folder.lacking(stored[piece]))
+            piece: lacking
+            for piece in pieces
+            if (lacking := self.folder.lacking_temperatures(stored[piece]))
         }
         points = {piece: missing[piece] for piece in missing if piece.width is not None}
         if points:
@@ -121,7 +123,7 @@ class Computation:
         TaskError
             If the data of its seed are of other kinds than those of the first.
         """
-        dims = self.folder.declared(piece)
+        dims = self.folder.declared_variables(piece)
         declared = {name for name in dims if "temperature" in dims[name]}
         for values in rows:
             if len(values) > 1 and (missing := sorted(declared - values.keys())):
@@ -216,7 +218,7 @@ class Computation:
 
         groups = [list(missing)] if problem.pays_together(len(missing)) else [[p] for p in missing]
         for group in groups:
-            with undisturbed(problem, [networks[piece] for piece in group]):
+            with prepare_evaluations(problem, [networks[piece] for piece in group]):
                 answer_all([along_temperatures(piece) for piece in group], energies)
 
     @property

@@ -74,7 +74,7 @@ class Recipe:
             ) from error
         return model.eval()
 
-    def sketched(self) -> nn.Module:
+    def build_sketch(self) -> nn.Module:
         """Build the model on ``"meta"``, without memory, if its class can be built there."""
         try:
             return self.build("meta")
@@ -108,7 +108,7 @@ def recipe_of(model: nn.Module) -> Recipe | None:
     """Describe a model of transformers or timm, or return None if it is another.
 
     Of timm the options are those that the model tells; with further ones it differs from the model
-    that is built, see :func:`alike`.
+    that is built, see :func:`are_alike`.
     """
     kind = type(model)
     transformers = sys.modules.get("transformers")  # else the model is none of its classes
@@ -238,7 +238,7 @@ def shapes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
     return {name: tuple(value.shape) for name, value in model.state_dict().items()}
 
 
-def alike(built: nn.Module, model: nn.Module, library: str) -> bool:
+def are_alike(built: nn.Module, model: nn.Module, library: str) -> bool:
     """Whether a model that was built has the structure of another.
 
     Of timm, whose options no configuration stores, all attributes of all modules that are numbers

@@ -74,7 +74,7 @@ def next_order_density(
     """
     leading = posterior.evaluate(position, start)
     layers = posterior.layers_at(position)
-    xi = posterior.attentioned(layers)
+    xi = posterior.attend(layers)
     correction, of_xi = _correction(leading.solution, to_host(xi), to_host(posterior.labels))
     change = posterior.pull_back(layers, from_host(of_xi, xi))
     return dataclasses.replace(
