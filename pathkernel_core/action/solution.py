@@ -145,7 +145,7 @@ class Solution:
     def order_parameter(self) -> Array:
         """The order parameter U = U_1, shape (n·C, n·C), path index before output index.
 
-        Of independent branches, its diagonal u, (B,).
+        For independent branches it is its diagonal u, (B,).
         """
         return self.order_parameters[0]
 

@@ -36,7 +36,7 @@ def solver(
     Parameters
     ----------
     descend : Descender
-        Of the action at a point.
+        Descent of the action at a point.
     start : Solution, optional
         Solution at a neighbouring point, the only start.
     starts : int, optional

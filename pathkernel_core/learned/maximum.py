@@ -286,7 +286,7 @@ def orbits(posterior: AttentionPosterior, position: np.ndarray) -> tuple[np.ndar
 
 
 def _queries_and_keys(posterior: AttentionPosterior) -> Iterator[np.ndarray]:
-    """Of each head of queries and keys that are learned, their entries of x, (G, 2 N_0)."""
+    """Entries of x, (G, 2 N_0), of each head whose queries and keys are learned."""
     entries = np.arange(posterior.dimension)
     of_arrays = {
         (number, name): entries[part].reshape(shape)

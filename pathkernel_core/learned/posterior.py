@@ -150,7 +150,7 @@ class AttentionPosterior:
 
     @cached_property
     def parts(self) -> tuple[tuple[int, str, slice, tuple[int, ...], float], ...]:
-        """Of each array of parameters: layer (from 0), name, part of x, shape, deviation σ."""
+        """Layer (from 0), name, part of x, shape and deviation σ of each array of parameters."""
         parts, start = [], 0
         for number, (layer, variances) in enumerate(zip(self.layers, cast(Any, self.variances))):
             for name, variance in zip(_NAMES.get(type(layer), ()), variances or ()):
@@ -189,7 +189,8 @@ class AttentionPosterior:
     def layers_at(self, position: Array) -> list[Layer]:
         """Layers with the parameters x (dimension,).
 
-        Of NumPy, or of the library of the inputs, which may differentiate through them.
+        Their arrays are NumPy's, or of the library of the inputs, which may differentiate through
+        them.
         """
         position = real_floating("position", position, (self.dimension,))
         arrays: list[list[Array]] = [[] for _ in self.layers]

@@ -89,7 +89,7 @@ def crossing_curve(family: ActionFamily, start: Crossing, stops: Stops) -> Cross
     Parameters
     ----------
     family : ActionFamily
-        Of two parameters.
+        Actions at all values of two parameters.
     start : Crossing
     stops : Stops
         Range of ln θ, and values at which the curve has points. A third minimum is searched for

@@ -48,7 +48,7 @@ class Spinodal:
     point : array, shape (k,)
         ln θ.
     coordinates : array, shape (m,)
-        Of the order parameters, in the chain.
+        Coordinates of the order parameters, in the chain.
     mode : array, shape (m,)
         Direction along which the action is flat, of unit length.
     inside : array, shape (k,)
@@ -177,7 +177,7 @@ def spinodal_curves(family: ActionFamily, start: Spinodal, stops: Stops) -> list
     Parameters
     ----------
     family : ActionFamily
-        Of two parameters.
+        Actions at all values of two parameters.
     start : Spinodal
     stops : Stops
         Range of ln θ, and values at which the curves have points.

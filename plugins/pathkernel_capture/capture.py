@@ -113,7 +113,7 @@ def capture(
         random, where they have more; a vector has k² entries at most. The mean of a kernel over
         seeds is the kernel.
     seed : int
-        Of the projections; a test set takes that of the training set.
+        Seed of the projections; a test set takes that of the training set.
 
     Raises
     ------

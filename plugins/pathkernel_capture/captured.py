@@ -31,7 +31,7 @@ class Captured:
         Attentioned inputs in double precision, in the order of ``members``, those of the first
         layer slowest; in the tangent picture derivatives by the maps of heads.
     labels : array, shape (P,) or (P, C), or None
-        Of the batches; in the tangent picture the targets.
+        Labels of the batches; in the tangent picture the targets.
     members : tuple of L tuples of (layer, head)
         Heads of the model, both numbered from 1, that the theory's network has in each layer.
         (0, 0) is the identity path, past all layers.
@@ -46,7 +46,7 @@ class Captured:
         Whether there are paths past the heads of every layer, first in each layer, for
         ``Network(heads, widths, skips=s)``.
     shift, factor : array, shapes (n or 1, N_0) and (n or 1,)
-        Of :meth:`scale_tokens`: the tokens of the model less ``shift``, times ``factor``.
+        What :meth:`scale_tokens` did: the tokens of the model less ``shift``, times ``factor``.
     """
 
     xi: np.ndarray
@@ -115,7 +115,7 @@ class Captured:
         test : Captured, optional
             A test set; left out with ``test_fraction``.
         **options
-            Of :meth:`pathkernel_tasks.custom.Custom.from_arrays`.
+            Further options of :meth:`pathkernel_tasks.custom.Custom.from_arrays`.
 
         Raises
         ------

@@ -33,7 +33,7 @@ class AttentionModule:
     Attributes
     ----------
     number : int
-        Of the layer, from 1.
+        Number of the layer, from 1.
     name : str
         In the model.
     module : Module

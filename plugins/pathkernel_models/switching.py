@@ -77,7 +77,7 @@ def scale_heads(
     layers, compared
         As for :func:`switch_off_heads`.
     gains : sequence of array, shape (H,)
-        Of every layer.
+        Gains of every layer.
     with_gradients : bool
         Whether gains are leaves that gradients are taken by, one for every example.
 

@@ -54,7 +54,7 @@ class PhasePlane:
     Parameters
     ----------
     family : ActionFamily
-        Of one or two parameters.
+        Actions at all values of one or two parameters.
     grid : sequence of arrays
         Increasing ln θ of each parameter, at which minima are searched for.
     """

@@ -78,7 +78,7 @@ class FileExamples:
         With a title for messages.
     labels : array, shape (P,) or (P, C)
     attention : sequence of (str, array or StoredArray), shape (P', H, M, M)
-        Of each layer, if there are any.
+        Attention of each layer, if there are any.
     key_axis : "first" or "last"
     rows : array, shape (P,)
         Indices of these examples in the arrays of the file.
@@ -125,7 +125,7 @@ class CustomData:
     test_sets : dict of str to FileExamples
         By name; ``"test"`` if it has none. Empty if the file has no test set.
     labels : Labels
-        Of all sets.
+        Coding of the labels of all sets.
     note : str
         Names of the arrays that were not read, or lack chunks; empty if there are none.
     paths : tuple of int

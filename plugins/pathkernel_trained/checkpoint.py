@@ -61,7 +61,7 @@ class Checkpoint:
     Attributes
     ----------
     weights : mapping of str to array
-        Of any array library; PyTorch's parameters are detached. See
+        Weights of any array library; PyTorch's parameters are detached. See
         :meth:`pathkernel_trained.network.NetworkShape.weight_shapes`.
     label_vectors : array, shape (3, N_0), or None
         Label vectors of −, + and ? that the network was trained with, if its task has them.

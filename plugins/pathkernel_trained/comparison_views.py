@@ -51,7 +51,7 @@ def comparison_views(
 ) -> Iterator[Table | Chart]:
     """Views of the agreement with the trained network, of U, its entries, and head scores.
 
-    Of more than three widths, charts show the smallest, a middle one and the largest.
+    Charts show at most three widths: the smallest, a middle one and the largest.
     """
     setting = choice[0].upper() + choice[1:]
     yield from _agreement_tables(comparison, points, setting)

@@ -94,7 +94,7 @@ def refitted_evaluator(evaluator: PathEvaluator, validation: str) -> RefittedEva
     Parameters
     ----------
     evaluator : PathEvaluator
-        Of the network without gains.
+        Evaluator of the network without gains.
     validation : str
         Name of the set on which gains are refitted.
     """

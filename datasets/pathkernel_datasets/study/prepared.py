@@ -94,7 +94,7 @@ class PreparedData:
     offset : array, shape () or (C,)
         Mean of the training targets if they are centred, else 0; added to every prediction.
     blocks : Blocks or None
-        Of all training examples, where they are too many to hold.
+        Batches of all training examples, where they are too many to hold.
     scale : float
         Factor of the attentioned inputs.
     """

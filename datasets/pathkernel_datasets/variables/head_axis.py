@@ -34,7 +34,7 @@ def scores_by_head(
     Parameters
     ----------
     heads : iterable of (layer, number)
-        Of the scores, both from 1.
+        Heads that the scores belong to, both numbers from 1.
     values : array, shape (H,) or (H, C)
         A score of every head, or one for each of C draws.
     errors : array of the same shape, optional

@@ -105,8 +105,8 @@ class FormSums:
     ----------
     gains : array, shape (H,)
     loss : {"squared", "cross-entropy"}
-        Of an example: the sum over outputs of squared errors, or −ln of the probability of its
-        class.
+        Loss of an example: the sum over outputs of squared errors, or −ln of the probability of
+        its class.
     """
 
     def __init__(self, gains: np.ndarray, loss: LossName):

@@ -171,7 +171,8 @@ def _energy_at(
 class _Energy:
     """``EnergyDerivatives`` of the models, as JAX differentiates them.
 
-    Of an order parameter u (n·C, n·C), scaled features (R, n·C, N_0) and labels (R,).
+    The energy is that of an order parameter u (n·C, n·C), scaled features (R, n·C, N_0) and labels
+    (R,).
     """
 
     def __init__(self, u: jax.Array, rows: jax.Array, labels: jax.Array, temperature: jax.Array):

@@ -152,7 +152,7 @@ class MarginalModel:
     Parameters
     ----------
     posterior : AttentionPosterior
-        Of NumPy's arrays.
+        Posterior of attention, of NumPy's arrays.
     next_order : bool
         Whether the density, U and the predictor are those to next order in 1/N.
     """
@@ -313,7 +313,7 @@ def attention_model(name: str, posterior: AttentionPosterior) -> JointModel | Ma
         What is drawn besides the parameters of attention: order parameters, value and readout
         weights, all weights, or nothing.
     posterior : AttentionPosterior
-        Of NumPy's arrays.
+        Posterior of attention, of NumPy's arrays.
 
     Raises
     ------

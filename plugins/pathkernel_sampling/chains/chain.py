@@ -141,7 +141,7 @@ def draw_states(
 def _pad_schedule(schedule: np.ndarray) -> tuple[np.ndarray, int]:
     """Schedule of a block, padded to its full length, and the number of its steps.
 
-    Of each step it has the stage (0: draw, 1: adapt the step size, 2: the mass matrix too) and
+    It holds the stage of each step (0: draw, 1: adapt the step size, 2: the mass matrix too), and
     whether a window ends there.
     """
     steps = len(schedule)

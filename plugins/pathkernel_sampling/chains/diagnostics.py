@@ -38,8 +38,8 @@ class Diagnostics:
     Attributes
     ----------
     entries : xarray.Dataset, dims (entry,)
-        Of every entry of U on and below the diagonal: ``mean``, ``sd``, ``mcse`` of the mean,
-        ``r_hat`` (rank-normalised, split), ``ess_bulk`` and ``ess_tail``.
+        Diagnostics of every entry of U on and below the diagonal: ``mean``, ``sd``, ``mcse`` of
+        the mean, ``r_hat`` (rank-normalised, split), ``ess_bulk`` and ``ess_tail``.
     bfmi : array, shape (chain,)
         Estimated Bayesian fraction of missing information of each chain.
     chains, draws : int
@@ -215,7 +215,7 @@ def sampled_predictor_scores(run: xr.DataTree, labels: xr.DataArray, kind: str) 
     labels : DataArray, dims (test_set, example) and output where there are several
         NaN beyond the end of a test set.
     kind : "classes" or "targets"
-        Of the labels.
+        Kind of the labels.
 
     Returns
     -------
