@@ -221,7 +221,7 @@ def _theory(drawn: Drawn, *, width: float) -> Mapping[int, list[Removed]]:
     model = drawn.head_model
     if model.theory is None:
         raise NotDefinedError("the theory needs a target for each example, not for each token")
-    captured = pk.capture(model.model, _labelled(drawn), **model.theory).scaled(30)
+    captured = pk.capture(model.model, _labelled(drawn), **model.theory).scale_tokens(30)
     scores = [minimum.head_scores for minimum in _minima(captured, width)]
     return _by_scores(_aligned(captured.by_head(np.mean(scores, axis=0)), drawn), drawn)
 
@@ -235,7 +235,7 @@ def _tangent(drawn: Drawn, *, width: float | None) -> Mapping[int, list[Removed]
         captured = pk.capture(model.model, drawn.batches, picture="tangent", outputs=model.outputs)
     except pk.CaptureError as error:  # layers of several widths
         raise NotDefinedError(str(error)) from error
-    captured = captured.scaled(1)
+    captured = captured.scale_tokens(1)
     if width is None:
         scores = [np.diag(pk.Problem(captured.xi, captured.labels).mean_kernels)]
     else:

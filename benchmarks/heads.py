@@ -27,7 +27,7 @@ from benchmarks.head_orders import ORDERS, Drawn, NotDefinedError, Removed
 from benchmarks.head_tables import write_results
 from benchmarks.head_trials import Gained, counted_passes
 from benchmarks.measuring import one_thread
-from pathkernel_core.system.atomic import replacing
+from pathkernel_core.system.atomic import replace_file
 
 QUARTERS = (1, 2, 3)
 """Quarters of the heads that are removed."""
@@ -86,7 +86,7 @@ def _measure_orders(task: Task, missing: list[str]) -> None:
         else:
             values, about = _measured(order, drawn, test)
         print(f"{task.folder}: {order}", file=sys.stderr, flush=True)
-        with replacing(task.file(order)) as partial, open(partial, "wb") as stream:
+        with replace_file(task.file(order)) as partial, open(partial, "wb") as stream:
             np.savez_compressed(stream, about=json.dumps(about | {"order": order}), **values)
 
 

@@ -50,7 +50,7 @@ def repeating() -> Callable[..., None]:
         if kind not in computed:
             compute(study, piece, data, report)
             computed[kind] = folder.read(piece)
-        elif folder.lacking(piece):
+        elif folder.lacking_temperatures(piece):
             write_arrays(folder.file(piece), computed[kind], folder.core)
 
     return repeat

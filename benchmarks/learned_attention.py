@@ -59,7 +59,7 @@ def by_grid(width, order):
                 *((x,) if order == 0 else (posterior, x))
             )
             solution, layers = density.solution, posterior.layers_at(x)
-            xi = posterior.attentioned(layers, new)
+            xi = posterior.attend(layers, new)
             if order == 0:
                 u, mean = solution.order_parameter, solution.predict(xi).mean
             else:
@@ -132,7 +132,7 @@ def accuracy(mean, labels):
 
 def of_solution(posterior, layers, test):
     solution = posterior.solve(posterior.position_of(layers))
-    mean = solution.predict_mean(posterior.attentioned(layers, test.inputs))
+    mean = solution.predict_mean(posterior.attend(layers, test.inputs))
     return accuracy(mean, test.labels)
 
 

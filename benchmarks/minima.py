@@ -89,7 +89,7 @@ def lowest_of_random_starts(
         spread, shift = rng.choice([0.1, 0.5, 1.0, 2.0]), 2 * rng.normal()
         point = spread * rng.normal(size=coordinates.size)
         logs = shift + rng.choice([0.3, 1.0, 2.0]) * rng.normal(size=coordinates.size)
-        diagonal = coordinates.scaled(np.ones(len(network.sizes))) > 0
+        diagonal = coordinates.scale_limit(np.ones(len(network.sizes))) > 0
         point[diagonal] = logs[diagonal]
         factors = coordinates.factors(coordinates.relative_factors(point))
         start = pk.Solution(**{**vars(limit), "factors": tuple(factors), "curvature": ()})

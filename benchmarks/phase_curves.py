@@ -112,7 +112,7 @@ def _bisected_spinodal(
 
     None next to a cusp, where a descent that slides onto another minimum hardly moves.
     """
-    away = family.stationary(point.point, point.coordinates)
+    away = family.stationary_solution(point.point, point.coordinates)
     for margin in MARGINS:  # near a cusp, the minimum exists in a narrow range
         inside = np.array([margin * np.sign(point.inside[0]), 0.0])
         # along the mode there is the minimum on one side, the saddle on the other

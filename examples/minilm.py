@@ -111,7 +111,10 @@ def theory_scores(encoder: Encoder, draw: str, choice: pk.NetworkChoice) -> dict
     scores = {}
     for attend in ("tokens", "states"):
         train, validation = (encoder.captured(name, attend=attend) for name in (draw, "validation"))
-        train, validation = train.scaled(choice.scale), validation.scaled(choice.scale, like=train)
+        train, validation = (
+            train.scale_tokens(choice.scale),
+            validation.scale_tokens(choice.scale, like=train),
+        )
         for width in WIDTHS:
             minimum = solution(train, width)
             scores[f"heads of {attend}, N={width}"] = train.by_head(minimum.head_scores)
@@ -125,7 +128,7 @@ def theory_scores(encoder: Encoder, draw: str, choice: pk.NetworkChoice) -> dict
             for layer in range(1, len(encoder.model.encoder.layer), 2)
         ]
         for width in PRODUCT_WIDTHS:
-            scaled = [product.scaled(choice.scale) for product in products]
+            scaled = [product.scale_tokens(choice.scale) for product in products]
             pairs = [train.by_head(solution(train, width).head_scores) for train in scaled]
             scores[f"{name}, N={width}"] = xr.concat(pairs, "head")
     return scores

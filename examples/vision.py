@@ -135,7 +135,7 @@ def theory_scores(
     by_class = defaultdict(list)
     for attend in ("tokens", "states"):
         seen, unseen = (captured(model, *part, attend=attend) for part in (train, validation))
-        seen, unseen = seen.scaled(choice.scale), unseen.scaled(choice.scale, like=seen)
+        seen, unseen = seen.scale_tokens(choice.scale), unseen.scale_tokens(choice.scale, like=seen)
         for width, number in product(WIDTHS, range(CLASSES)):
             one, unseen_one = against_others(seen, number), against_others(unseen, number)
             minimum = solution(one, width)
@@ -145,7 +145,7 @@ def theory_scores(
                 for removal, scores in rises.items():
                     by_class[f"{removal}, {attend}"].append(scores)
     pairs = [
-        captured(model, *train, picture="product", layers=layers).scaled(choice.scale)
+        captured(model, *train, picture="product", layers=layers).scale_tokens(choice.scale)
         for layers in ((1, 2), (3, 4))
     ]
     for width, number in product(WIDTHS, range(CLASSES)):

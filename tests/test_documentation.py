@@ -585,7 +585,7 @@ def _page(name):
 def test_data_guide_names_every_variable():
     from pathkernel_analyses.plugin import pathkernel_analyses
     from pathkernel_core.contracts.task import KINDS
-    from pathkernel_datasets.variables.quantities import declared
+    from pathkernel_datasets.variables.quantities import declare_quantities
 
     text = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
     network = SimpleNamespace(outputs=1, has_skips=True)
@@ -594,7 +594,7 @@ def test_data_guide_names_every_variable():
         for kind in KINDS
     ]
     own = [variable for analysis in pathkernel_analyses() for variable in analysis.variables]
-    for variable in (*(each for one in data for each in declared(one, ())), *own):
+    for variable in (*(each for one in data for each in declare_quantities(one, ())), *own):
         assert f"`{variable.name}`" in text, variable.name
 
 

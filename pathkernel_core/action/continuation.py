@@ -14,7 +14,7 @@ from pathkernel_core.action.descents import AskingEnergy
 from pathkernel_core.action.minima import may_have_several, warn_of_scale
 from pathkernel_core.action.minimise import descender, not_minimised
 from pathkernel_core.action.solution import Solution
-from pathkernel_core.action.solvers import energies, solver, undisturbed
+from pathkernel_core.action.solvers import energies, prepare_evaluations, solver
 from pathkernel_core.arrays.scalars import positive
 from pathkernel_core.energy.problem import Problem
 from pathkernel_core.paths.network import Network
@@ -41,7 +41,7 @@ def minimise_from(
     A neighbour's solution is a start only where the action has no other minimum, so that the result
     depends on the point alone.
     """
-    with undisturbed(problem, [network]), suppress(*UNSOLVABLE):
+    with prepare_evaluations(problem, [network]), suppress(*UNSOLVABLE):
         (solution,) = answer_all(
             [solver_from(problem, network, temperature, start, report=report, tolerance=tolerance)],
             energies,
@@ -135,7 +135,7 @@ def minimise_grid(
     indices = list(range(len(networks)))
     groups = [indices] if problem.pays_together(len(networks)) else [[index] for index in indices]
     for group in groups:
-        with undisturbed(problem, [networks[index] for index in group]):
+        with prepare_evaluations(problem, [networks[index] for index in group]):
             answer_all([along_temperatures(index) for index in group], energies)
 
 

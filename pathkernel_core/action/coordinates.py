@@ -114,7 +114,7 @@ class Level:
         blocks = matrix.reshape(self.steps, size, columns)
         return blocks.transpose(1, 0, 2).reshape(size, -1)
 
-    def stacked(self, matrix: np.ndarray) -> np.ndarray:
+    def stack_blocks(self, matrix: np.ndarray) -> np.ndarray:
         """Blocks of :meth:`side_by_side` below each other again: (rows, columns)."""
         blocks = matrix.reshape(len(matrix), self.steps, -1)
         return blocks.transpose(1, 0, 2).reshape(self.rows, -1)
@@ -272,14 +272,14 @@ class ChainCoordinates:
         """Coordinates of the Gaussian process limit: the origin."""
         return np.zeros(self.size)
 
-    def scaled(self, logs: np.ndarray) -> np.ndarray:
+    def scale_limit(self, logs: np.ndarray) -> np.ndarray:
         """Coordinates of the limit with each X_ℓX_ℓᵀ times a factor; logs of them, (L + 1,)."""
         coordinates = self.gp_limit
         for level, log in zip(self.levels, logs):
             coordinates[level.part][level.diagonal] = 0.5 * log
         return coordinates
 
-    def suppressed(
+    def suppress_heads(
         self, coordinates: np.ndarray, layer: int, head: int, suppression: float
     ) -> np.ndarray:
         """Multiply the diagonal of X_ℓ by e^-suppression for all heads of a layer but one.
@@ -321,7 +321,7 @@ class ChainCoordinates:
             relative = factor / scale
             if above is not None:
                 # a start may come from other variances: X_ℓ takes up the difference
-                relative = level.stacked(_solve(above, level.side_by_side(relative)))
+                relative = level.stack_blocks(_solve(above, level.side_by_side(relative)))
             entries = coordinates[level.part]  # a view, as the next lines write through it
             entries[:] = relative[level.free]
             entries[level.diagonal] = np.log(entries[level.diagonal])

@@ -167,7 +167,7 @@ class Action:
         detail = Evaluation(coordinates, factors, excess, energy, norm)
         return quasi_newton.Iterate(coordinates, detail.value, gradient, detail)
 
-    def evaluated(self, asking: quasi_newton.Asking[Result]) -> AskingEnergy[Result]:
+    def answer(self, asking: quasi_newton.Asking[Result]) -> AskingEnergy[Result]:
         """Run what asks for the action at coordinates, and return its result."""
         try:
             coordinates = next(asking)
@@ -275,7 +275,7 @@ class Descender:
         action.limit = action.evaluations + self.max_evaluations
         pairs: tuple[quasi_newton.Pair, ...] = ()
         try:
-            converged, pairs = yield from action.evaluated(
+            converged, pairs = yield from action.answer(
                 quasi_newton.minimiser(start, action.curvature, stop, curvature)
             )
             if converged:
@@ -347,7 +347,7 @@ def search(descend: Descender, starts: int | None) -> AskingEnergy[list[Descent]
         scaling = partial(scaled_limit, coordinates)
         others = partial(further_starts, coordinates)
     action.limit = math.inf  # candidates do not use up the evaluations of a descent
-    scaled = yield from action.evaluated(scaling(concavity.scale))
+    scaled = yield from action.answer(scaling(concavity.scale))
     another = yield from finds_another(scaled)
     # the scaled limit is in the basin of a network that uses all its paths; if it leads back to
     # the first minimum, only a strong suspicion is worth the descents of single heads
@@ -357,7 +357,7 @@ def search(descend: Descender, starts: int | None) -> AskingEnergy[list[Descent]
     if last == 2:
         return descents
     action.limit = math.inf
-    candidates: Iterable[np.ndarray] = yield from action.evaluated(others(scaled))
+    candidates: Iterable[np.ndarray] = yield from action.answer(others(scaled))
     agreeing = 0
     for start in itertools.islice(candidates, last - 2):
         another = yield from finds_another(start)

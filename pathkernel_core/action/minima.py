@@ -1,6 +1,6 @@
 """Test for several minima of the action, and starts of a search for them.
 
-Of the action's terms only the misfit Yᵀ(K + T1)⁻¹Y is not convex along the geodesics of positive
+Only one term of the action, the misfit Yᵀ(K + T1)⁻¹Y, is not convex along the geodesics of positive
 definite matrices, and only where the kernel is smaller than the temperature along the labels. There
 the gradient fades, so that a network may stay *silent* although one that uses its paths would have
 a lower action. Scaling the limit's kernel by eᵗ shows it: with N_ℓ (e^{t_ℓ} − 1) = μ, of least
@@ -61,7 +61,7 @@ def concavity(spectrum: LabelSpectrum, network: Network, temperature: float) -> 
     Parameters
     ----------
     spectrum : LabelSpectrum
-        Of the limit's kernel, variances included.
+        Spectrum of the limit's kernel, variances included.
     network : Network
     temperature : float
     """
@@ -146,7 +146,7 @@ def scaled_limit(coordinates: ChainCoordinates, scale: float) -> Asking[np.ndarr
         force = np.interp(scale, scales, forces)
         logs = np.zeros(len(network.sizes))
         logs[-len(sizes) :] = np.log1p(force / sizes)
-        start = coordinates.scaled(logs)
+        start = coordinates.scale_limit(logs)
         detail = (yield start).detail
         if detail is None or not detail.energy < lowest:
             break
@@ -165,7 +165,7 @@ def further_starts(
     """
     network = coordinates.network
     of_heads = [
-        coordinates.suppressed(scaled, layer, head, _SUPPRESSION)
+        coordinates.suppress_heads(scaled, layer, head, _SUPPRESSION)
         for layer, heads in enumerate(network.heads)
         for head in range(heads)
         if heads > 1 and math.isfinite(network.widths[layer])

@@ -6,7 +6,7 @@ from pathkernel_core.action.asking import answer_all
 from pathkernel_core.action.descents import Action, Descender
 from pathkernel_core.action.minima import warn_of_scale
 from pathkernel_core.action.solution import Solution
-from pathkernel_core.action.solvers import energies, limit_solver, solver, undisturbed
+from pathkernel_core.action.solvers import energies, limit_solver, prepare_evaluations, solver
 from pathkernel_core.arrays.backend import array_namespace
 from pathkernel_core.arrays.scalars import positive, whole_number
 from pathkernel_core.energy.problem import Problem
@@ -104,7 +104,7 @@ def minimise_action(
     descend = descender(problem, network, temperature, tolerance, max_evaluations, report)
     if start is None and descend.action.coordinates.size:
         warn_of_scale(problem.label_spectrum(network), descend.action.temperature)
-    with undisturbed(problem, [network]):
+    with prepare_evaluations(problem, [network]):
         (solution,) = answer_all([solver(descend, start, starts)], energies)
     if throw and not solution.status.ok:
         raise not_minimised(solution, descend)
@@ -164,7 +164,7 @@ def gp_limit(problem: Problem, network: Network, temperature: float) -> Solution
     """
     temperature = positive("temperature", temperature)
     _check_network(problem, network)
-    with undisturbed(problem, [network]):
+    with prepare_evaluations(problem, [network]):
         (solution,) = answer_all([limit_solver(Action(problem, network, temperature))], energies)
     return solution
 

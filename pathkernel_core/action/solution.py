@@ -18,7 +18,7 @@ from pathkernel_core.arrays.backend import (
     array_namespace,
     batches,
     from_host,
-    joined,
+    join_batches,
     not_overflown,
     real_floating,
     rows_of,
@@ -142,7 +142,7 @@ class Solution:
     def order_parameter(self) -> Array:
         """The order parameter U = U_1, shape (n·C, n·C), path index before output index.
 
-        Of independent branches, its diagonal u, (B,).
+        For independent branches it is its diagonal u, (B,).
         """
         return self.order_parameters[0]
 
@@ -351,7 +351,7 @@ class Solution:
                 )
                 for batch in batches(xi.shape[axis], step)
             ]
-        mean, variance = map(joined, zip(*moments))
+        mean, variance = map(join_batches, zip(*moments))
         for name, array in (("mean", mean), ("variance", variance)):
             not_overflown(f"the predictor's {name}", array, "rescale xi")
         if self.network.outputs == 1:

@@ -35,7 +35,7 @@ def solver(
     Parameters
     ----------
     descend : Descender
-        Of the action at a point.
+        Descent of the action at a point.
     start : Solution, optional
         Solution at a neighbouring point, the only start.
     starts : int, optional
@@ -76,7 +76,7 @@ def _without_descent(
 
 
 @contextmanager
-def undisturbed(problem: Problem, networks: Sequence[Network]) -> Iterator[None]:
+def prepare_evaluations(problem: Problem, networks: Sequence[Network]) -> Iterator[None]:
     """One BLAS thread for short evaluations, and no warnings of overflows.
 
     A factorisation raises where one matters.

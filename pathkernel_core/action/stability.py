@@ -172,7 +172,7 @@ class ActionHessian:
     def _solve(self, right: np.ndarray) -> np.ndarray:
         if self.size <= DENSE:
             self.check_curved("linear response")
-            return scipy.linalg.lu_solve(self._factored, right)
+            return scipy.linalg.lu_solve(self._factorisation, right)
         # MINRES and LU, since at a saddle the Hessian is indefinite: conjugate gradients may break
         # down there, as Cholesky does. The curvature of the prior preconditions, symmetrically
         root = np.sqrt(self.coordinates.curvature)
@@ -193,7 +193,7 @@ class ActionHessian:
         return solution
 
     @cached_property
-    def _factored(self) -> tuple[np.ndarray, np.ndarray]:
+    def _factorisation(self) -> tuple[np.ndarray, np.ndarray]:
         return scipy.linalg.lu_factor(self.matrix)
 
     def check_curved(self, quantity: str) -> None:
@@ -322,9 +322,10 @@ class ActionHessian:
                 slope_change += np.matmul(above_change.T, level.blocks(slope))
                 down_blocks, blocks = level.blocks(scale * down), level.blocks(factor)
                 down_change = np.matmul(
-                    level.blocks(scale * (down_change + logs[number] * down)), _transposed(blocks)
-                ) + np.matmul(down_blocks, _transposed(level.blocks(change)))
-                down = np.matmul(down_blocks, _transposed(blocks)).sum(axis=0)
+                    level.blocks(scale * (down_change + logs[number] * down)),
+                    _transpose_blocks(blocks),
+                ) + np.matmul(down_blocks, _transpose_blocks(level.blocks(change)))
+                down = np.matmul(down_blocks, _transpose_blocks(blocks)).sum(axis=0)
                 down_change = down_change.sum(axis=0)
                 slope_change = slope_change.reshape(factor.shape)
                 slope = np.matmul(above.T, level.blocks(slope)).reshape(factor.shape)
@@ -340,7 +341,7 @@ class ActionHessian:
         return gradient
 
 
-def _transposed(blocks: np.ndarray) -> np.ndarray:
+def _transpose_blocks(blocks: np.ndarray) -> np.ndarray:
     return blocks.transpose(0, 2, 1)
 
 

@@ -150,7 +150,7 @@ def real_floating(name: str, array: Array, shape: tuple[int | str, ...] | None =
         raise TypeError(
             f"{name} must be float64 or float32, but has dtype {array.dtype}; cast it to float64"
         )
-    if not is_true(finite(array)):
+    if not is_true(is_finite(array)):
         wrong = xp.nonzero(~xp.isfinite(array if array.ndim else array[None]))
         first = ", ".join(str(int(index[0])) for index in wrong)
         raise ValueError(
@@ -170,7 +170,7 @@ def is_integral(dtype: Any, xp: Any) -> bool:
 
 def not_overflown(name: str, array: Array, remedy: str) -> Array:
     """Check that a result is finite, and return it."""
-    if not is_true(finite(array)):
+    if not is_true(is_finite(array)):
         raise ValueError(f"{name} of shape {tuple(array.shape)} overflows; {remedy}")
     return array
 
@@ -190,12 +190,12 @@ def is_true(condition: Array) -> bool:
         ) from error
 
 
-def finite(array: Array) -> Array:
+def is_finite(array: Array) -> Array:
     """Whether all values are finite, as a zero-dimensional array."""
     xp = array_api_compat.array_namespace(array)
     if is_jax_namespace(xp) and not _is_tracer(array) and array.size <= _SMALL:
         array, xp = to_host(array), np  # faster than a compilation for every shape
-    return compiled(_all_finite, xp)(array)
+    return compile_function(_all_finite, xp)(array)
 
 
 def _all_finite(array: Array) -> Array:
@@ -210,7 +210,7 @@ def constant(array: Array) -> Array:
     return sys.modules["jax"].lax.stop_gradient(array) if _is_tracer(array) else array
 
 
-def differentiated(array: Array) -> bool:
+def is_differentiated(array: Array) -> bool:
     """Whether PyTorch records gradients of the array, or JAX traces it."""
     if array_api_compat.is_torch_array(array):
         return array.requires_grad and sys.modules["torch"].is_grad_enabled()
@@ -281,14 +281,14 @@ def rows_of(array: Array, batch: slice, axis: int = 0) -> Array:
     return array[(*(slice(None),) * axis, batch, ...)]
 
 
-def joined(parts: Sequence[Array], axis: int = 0) -> Array:
+def join_batches(parts: Sequence[Array], axis: int = 0) -> Array:
     """Concatenate arrays of batches."""
     if len(parts) == 1:
         return parts[0]
     return array_api_compat.array_namespace(*parts).concat(parts, axis=axis)
 
 
-def filled(parts: Iterable[Array], rows: int) -> Array:
+def fill_rows(parts: Iterable[Array], rows: int) -> Array:
     """Concatenate batches of rows that are made one after another, without a second copy of all.
 
     On JAX, and where PyTorch records gradients, with one: their arrays cannot be filled.
@@ -302,8 +302,8 @@ def filled(parts: Iterable[Array], rows: int) -> Array:
     parts = iter(parts)
     first = next(parts)
     xp = array_api_compat.array_namespace(first)
-    if is_jax_namespace(xp) or differentiated(first) or first.shape[0] == rows:
-        return joined([first, *parts])
+    if is_jax_namespace(xp) or is_differentiated(first) or first.shape[0] == rows:
+        return join_batches([first, *parts])
     device = array_api_compat.device(first)
     array = xp.empty((rows, *first.shape[1:]), dtype=first.dtype, device=device)
     start = 0
@@ -320,18 +320,18 @@ def identity(size: int, like: Array, xp: Any) -> Array:
     return xp.eye(size, dtype=like.dtype, device=array_api_compat.device(like))
 
 
-def compiled(function: Callable, xp: Any, static: tuple[str, ...] = ()) -> Callable:
+def compile_function(function: Callable, xp: Any, static: tuple[str, ...] = ()) -> Callable:
     """Compile ``function`` with ``jax.jit`` for JAX; return it unchanged for other libraries.
 
     It is compiled for each value of the arguments named in ``static``, which are not arrays.
     """
-    return _jitted(function, static) if is_jax_namespace(xp) else function
+    return _jit(function, static) if is_jax_namespace(xp) else function
 
 
 # jax.jit keeps its programs with the object that it returns: a new one for every call would compile
 # again. For functions of a module: a closure would be another key each time, and stay.
 @functools.cache
-def _jitted(function: Callable, static: tuple[str, ...]) -> Callable:
+def _jit(function: Callable, static: tuple[str, ...]) -> Callable:
     import jax
 
     return jax.jit(function, static_argnames=static)

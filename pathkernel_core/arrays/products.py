@@ -46,12 +46,12 @@ def full_precision(array: Array) -> Any:
     if torch.is_autocast_enabled(kind):
         stack.enter_context(torch.autocast(kind, enabled=False))
     if array.dtype == torch.float32:
-        stack.enter_context(_unrounded(torch, kind))
+        stack.enter_context(_suspend_rounding(torch, kind))
     return stack
 
 
 @contextmanager
-def _unrounded(torch: Any, kind: str) -> Iterator[None]:
+def _suspend_rounding(torch: Any, kind: str) -> Iterator[None]:
     """Let PyTorch multiply float32 as it is, not as TF32 or bfloat16; restore its settings."""
     matmul = getattr(torch.backends, "cuda" if kind == "cuda" else "mkldnn").matmul
     if not hasattr(matmul, "fp32_precision"):  # before version 2.9

@@ -136,7 +136,7 @@ class Options:
 
     def __post_init__(self, *_: Any) -> None:
         for name, declared in declared_options(self).items():
-            object.__setattr__(self, name, checked(declared, getattr(self, name)))
+            object.__setattr__(self, name, check_value(declared, getattr(self, name)))
 
     __post_init__.checks_options = True  # type: ignore[attr-defined]
 
@@ -169,10 +169,10 @@ def takes_several(declared: Field) -> bool:
 
 def bounds(declared: Field) -> str:
     """Bounds of an option in words, such as "even and at least 2"; empty if it has none."""
-    return _joined([phrase for phrase, _ in _bounds(declared)])
+    return _join_phrases([phrase for phrase, _ in _bounds(declared)])
 
 
-def checked(declared: Field, value: Any) -> Any:
+def check_value(declared: Field, value: Any) -> Any:
     """Value of an option as an object of its type, after checking it.
 
     Raises
@@ -182,19 +182,21 @@ def checked(declared: Field, value: Any) -> Any:
     """
     if value is None and declared.default is None:
         return None
-    value = _plain(value)
+    value = _to_plain(value)
     name, element = declared.name, element_type(declared)
     if element is None:
-        return _single(declared, name, option_type(declared), value)
+        return _check_single(declared, name, option_type(declared), value)
     kind, *optional = typing.get_args(element) or (element,)
     if isinstance(value, str) or not isinstance(value, Iterable):
         if kind in _alternatives(declared):
-            return _single(declared, name, kind, value)
+            return _check_single(declared, name, kind, value)
         example = "(0, 1)" if isinstance(value, str) else f"({value},)"
         raise TypeError(f"{name} must be a sequence, such as {example}, but is {value!r}")
     converted = tuple(
-        None if entry is None and optional else _single(declared, f"each of {name}", kind, entry)
-        for entry in map(_plain, value)
+        None
+        if entry is None and optional
+        else _check_single(declared, f"each of {name}", kind, entry)
+        for entry in map(_to_plain, value)
     )
     if not converted:
         raise ValueError(f"{name} must hold at least one value")
@@ -218,7 +220,9 @@ def several_values(configured: Any, name: str, values: Sequence[Any]) -> tuple[A
         raise ValueError(
             f"the option {name!r} takes one value; only numbers and choices may have several"
         )
-    converted = tuple(checked(declared[name], _whole(declared[name], value)) for value in values)
+    converted = tuple(
+        check_value(declared[name], _convert_integer(declared[name], value)) for value in values
+    )
     if not converted:
         raise ValueError(f"{name} must hold at least one value")
     if len({type(value) for value in converted}) > 1:
@@ -228,13 +232,13 @@ def several_values(configured: Any, name: str, values: Sequence[Any]) -> tuple[A
     return converted
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     """Value as Python's own, if it is a single number or text of an array library."""
     single = isinstance(value, np.generic) or getattr(value, "shape", None) == ()
     return value.item() if single and hasattr(value, "item") else value
 
 
-def _whole(declared: Field, value: Any) -> Any:
+def _convert_integer(declared: Field, value: Any) -> Any:
     """Whole numbers among floats, as grids of NumPy hold them, as integers where it takes them."""
     is_whole = isinstance(value, float) and value.is_integer() and option_type(declared) is int
     return int(value) if is_whole else value
@@ -246,17 +250,17 @@ def _alternatives(declared: Field) -> tuple[Any, ...]:
     return typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
 
 
-def _single(declared: Field, name: str, kind: Any, value: Any) -> Any:
+def _check_single(declared: Field, name: str, kind: Any, value: Any) -> Any:
     """A single value, or an entry of a sequence, checked under a name."""
     choices = declared.metadata["choices"]
     if choices and (kind is str or isinstance(value, str)):
         if not isinstance(value, str) or value not in choices:
             number = "" if kind is str else f"{_KINDS[kind]} or "
             raise ValueError(
-                f"{name} must be {number}one of {', '.join(choices)}, but is {_shown(value)}"
+                f"{name} must be {number}one of {', '.join(choices)}, but is {_show_value(value)}"
             )
         return value
-    value = _converted(name, kind, value)
+    value = _convert_value(name, kind, value)
     is_bounded = declared.metadata["maximum"] is not None or declared.metadata["below"] is not None
     if kind is int and not is_bounded and abs(value) > _LARGEST:
         raise ValueError(f"{name} must be at most 2^53 in size, but is larger")
@@ -264,12 +268,12 @@ def _single(declared: Field, name: str, kind: Any, value: Any) -> Any:
     if kind is float and len(conditions) < 2:  # not bounded on both sides
         conditions.append(("finite", math.isfinite))
     if not all(holds(value) for _, holds in conditions):
-        requirement = _joined([phrase for phrase, _ in conditions])
+        requirement = _join_phrases([phrase for phrase, _ in conditions])
         raise ValueError(f"{name} must be {requirement}, but is {value!r}")
     return value
 
 
-def _converted(name: str, kind: Any, value: Any) -> Any:
+def _convert_value(name: str, kind: Any, value: Any) -> Any:
     """A value as an object of a type, if it may stand for one."""
     if kind is float:
         return real_number(name, value)
@@ -283,11 +287,11 @@ def _converted(name: str, kind: Any, value: Any) -> Any:
     if kind in _KINDS and not (kind is bool and is_truth):
         is_array = kind in (str, Path) and _shape(value)
         remedy = "; name a file that holds it" if is_array else ""
-        raise TypeError(f"{name} must be {_KINDS[kind]}, but is {_shown(value)}{remedy}")
+        raise TypeError(f"{name} must be {_KINDS[kind]}, but is {_show_value(value)}{remedy}")
     return value
 
 
-def _shown(value: Any) -> str:
+def _show_value(value: Any) -> str:
     """A value in a message; of arrays, whose text has many lines, the shape."""
     return f"an array of shape {_shape(value)}" if _shape(value) else repr(value)
 
@@ -312,6 +316,6 @@ def _bounds(declared: Field) -> list[tuple[str, Callable[[Any], bool]]]:
     return declared_bounds
 
 
-def _joined(phrases: Sequence[str]) -> str:
+def _join_phrases(phrases: Sequence[str]) -> str:
     *first, last = phrases or ("",)
     return f"{', '.join(first)} and {last}" if first else last

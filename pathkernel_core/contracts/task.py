@@ -15,7 +15,7 @@ from pathkernel_core.contracts.options import Options
 from pathkernel_core.contracts.options import option as option
 from pathkernel_core.paths.contraction import Readout
 from pathkernel_core.paths.layers import Layer
-from pathkernel_core.system.text import written
+from pathkernel_core.system.text import format_value
 
 KINDS = ("classes", "targets")
 """Kinds of labels: classes, scored by accuracy, or real targets, scored by squared error."""
@@ -263,7 +263,7 @@ class Task(Options, abc.ABC):
     def label(self) -> str:
         """Name with the options that differ from their defaults, for titles."""
         changed = [
-            f"{entry.name.replace('_', ' ')} {written(getattr(self, entry.name))}"
+            f"{entry.name.replace('_', ' ')} {format_value(getattr(self, entry.name))}"
             for entry in dataclasses.fields(self)
             if getattr(self, entry.name) != entry.default
         ]

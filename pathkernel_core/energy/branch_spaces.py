@@ -21,14 +21,14 @@ from pathkernel_core.arrays.backend import (
     array_namespace,
     batches,
     cholesky,
-    compiled,
-    filled,
-    finite,
+    compile_function,
+    fill_rows,
     from_host,
     gram_matrix,
     invert_triangular,
+    is_finite,
     is_true,
-    joined,
+    join_batches,
     log_determinant,
     packed_order,
     solve_triangular,
@@ -92,9 +92,9 @@ class BranchSpace(ExampleSpace):
     def kernels(self) -> Array:
         """Packed kernels Φ_l Φ_lᵀ of all branches, (n, P(P+1)/2)."""
         examples, paths, _ = self.features.shape
-        evaluate = compiled(_packed_kernels, array_namespace(features=self.features))
+        evaluate = compile_function(_packed_kernels, array_namespace(features=self.features))
         by_branch = batches(paths, max(1, WHITENED // examples**2))
-        return filled((evaluate(self.features[:, block, :]) for block in by_branch), paths)
+        return fill_rows((evaluate(self.features[:, block, :]) for block in by_branch), paths)
 
     @property
     def _evaluation(self) -> tuple[Callable, tuple[Array, Array]]:
@@ -109,11 +109,11 @@ class BranchSpace(ExampleSpace):
     def posterior(self, factor: np.ndarray, temperature: float) -> Posterior:
         """Gaussian posterior of the predictor at u = factor², (n,)."""
         factor = from_host(factor, self.features)
-        evaluate = compiled(_posterior, array_namespace(features=self.features))
+        evaluate = compile_function(_posterior, array_namespace(features=self.features))
         weights, root = evaluate(
             self.features, self.labels, factor, from_host(temperature, self.features)
         )
-        if not is_true(finite(weights)):
+        if not is_true(is_finite(weights)):
             raise not_positive_definite(self._kernel(self.features, factor), temperature)
         return Posterior(weights, _explained, (self.features, factor, root), root)
 
@@ -124,7 +124,7 @@ class BranchSpace(ExampleSpace):
         return kernel_spectrum(kernel, self.labels)
 
     def _kernel(self, rows: Array, factor: Array) -> Array:
-        return compiled(_kernel, array_namespace(rows=rows))(rows, factor)
+        return compile_function(_kernel, array_namespace(rows=rows))(rows, factor)
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,7 +145,7 @@ class BranchFeatureSpace(FeatureSpace):
         self, factor: np.ndarray, temperature: float, scales: np.ndarray | None = None
     ) -> tuple[float, np.ndarray]:
         """Energy and its gradient (n,) with respect to u = factor², on the host."""
-        evaluate = compiled(_branch_features, array_namespace(gram=self.gram))
+        evaluate = compile_function(_branch_features, array_namespace(gram=self.gram))
         mixed = from_host(factor, self.gram)
         log_det, fitted, gradient = evaluate(
             self.gram, self.projections, mixed, from_host(temperature, self.gram)
@@ -160,12 +160,12 @@ class BranchFeatureSpace(FeatureSpace):
 
     def posterior(self, factor: np.ndarray, temperature: float) -> Posterior:
         """Gaussian posterior of the predictor at u = factor², (n,)."""
-        evaluate = compiled(_feature_posterior, array_namespace(gram=self.gram))
+        evaluate = compile_function(_feature_posterior, array_namespace(gram=self.gram))
         factor = from_host(factor, self.gram)
         weights, inverse = evaluate(
             self.gram, self.projections, factor, from_host(temperature, self.gram)
         )
-        if not is_true(finite(weights)):
+        if not is_true(is_finite(weights)):
             raise not_positive_definite(_mixed_gram(self.gram, factor), temperature)
         return Posterior(weights, explained_by_features, (inverse, temperature))
 
@@ -192,7 +192,7 @@ def _branch_examples(
         fitted = matmul(xp.matrix_transpose(coefficients), whitened)[0, :]
         terms = xp.sum(whitened**2, axis=0) - fitted**2
         gradient.append(xp.sum(xp.reshape(terms, of_block.shape[1:]), axis=1))
-    return energy, joined(gradient)
+    return energy, join_batches(gradient)
 
 
 def _energy(

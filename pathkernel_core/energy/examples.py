@@ -16,13 +16,13 @@ from pathkernel_core.arrays.backend import (
     array_namespace,
     batches,
     cholesky,
-    compiled,
-    finite,
+    compile_function,
     from_host,
     inverse_from_root,
     invert_triangular,
+    is_finite,
     is_true,
-    joined,
+    join_batches,
     log_determinant,
     solve_triangular,
     to_host,
@@ -68,7 +68,7 @@ class ExampleSpace(ExamplesForm):
         """Features (P·C, n·C, N_0) and labels (P·C, 1), outputs expanded."""
         if self.labels.shape[1] == 1:
             return self.features, self.labels
-        evaluate = compiled(_example_rows, array_namespace(labels=self.labels))
+        evaluate = compile_function(_example_rows, array_namespace(labels=self.labels))
         return evaluate(self.features, self.labels)
 
     @property
@@ -95,7 +95,7 @@ class ExampleSpace(ExamplesForm):
         """
         function, arrays = self._evaluation
         rows, _ = self.rows
-        evaluate = compiled(function, array_namespace(rows=rows), static=("lower",))
+        evaluate = compile_function(function, array_namespace(rows=rows), static=("lower",))
         # coefficients multiply the small factor, not the features: Φ (s ⊗ 1) B = Φ (sB), and the
         # chain rule gives s (M − R) s. They may be 0, so that nothing divides by them
         scaled = from_host(factor if scales is None else scales * factor, rows)
@@ -114,9 +114,9 @@ class ExampleSpace(ExamplesForm):
         """Gaussian posterior of the predictor at U_1 = factor factorᵀ."""
         rows, labels = self.rows
         factor = from_host(factor, rows)
-        evaluate = compiled(_example_posterior, array_namespace(rows=rows))
+        evaluate = compile_function(_example_posterior, array_namespace(rows=rows))
         weights, whitened, root = evaluate(rows, labels, factor, from_host(temperature, rows))
-        if not is_true(finite(weights)):
+        if not is_true(is_finite(weights)):
             raise not_positive_definite(self._kernel(rows, factor), temperature)
         return Posterior(weights, _explained_by_examples, (whitened,), root)
 
@@ -130,14 +130,14 @@ class ExampleSpace(ExamplesForm):
         """Function for −½ ∂energy/∂Φ at a fixed U_1, see :meth:`Form.input_gradient`."""
 
         def gradient(features: Array, labels: Array) -> Array:
-            evaluate = compiled(_input_gradient, array_namespace(features=features))
+            evaluate = compile_function(_input_gradient, array_namespace(features=features))
             return evaluate(features, labels, from_host(factor, features), posterior.root)
 
         return gradient
 
     def label_spectrum(self, scales: np.ndarray) -> LabelSpectrum:
         """Labels along the eigenvectors of Σ_π c² Φ_π Φ_πᵀ, for coefficients c (n,) of paths."""
-        evaluate = compiled(_flat_features, array_namespace(features=self.features))
+        evaluate = compile_function(_flat_features, array_namespace(features=self.features))
         scales = from_host(scales[:, None], self.features)
         flat, diagonal, square = evaluate(self.features, scales, self.labels)
         xp = array_namespace(features=self.features)
@@ -157,7 +157,9 @@ class ExampleSpace(ExamplesForm):
         xp = array_namespace(features=self.features)
         scale = math.sqrt(self.features.shape[1] / len(paths))  # features carry 1/√n
         indices = from_host(paths, self.features, xp.int64)
-        return type(self)(compiled(_selected, xp)(self.features, indices, scale), self.labels)
+        return type(self)(
+            compile_function(_selected, xp)(self.features, indices, scale), self.labels
+        )
 
 
 def _flat_features(features: Array, scales: Array, labels: Array) -> tuple[Array, Array, Array]:
@@ -229,7 +231,7 @@ def _example_space(
         z.append(xp.reshape(fitted, batch.shape[1:]))
         blocks = sum_over_inputs(xp.reshape(whitened, batch.shape), xp)
         m = blocks if m is None else m + blocks
-    z = joined(z, axis=1)
+    z = join_batches(z, axis=1)
     return energy, m - matmul(z, xp.matrix_transpose(z))
 
 
@@ -265,7 +267,7 @@ class _ExampleCurvature:
 
     def __init__(self, form: ExampleSpace, factor: np.ndarray, temperature: float):
         features, labels = form.rows
-        self._compiled = compiled(_example_change, array_namespace(features=features))
+        self._compiled = compile_function(_example_change, array_namespace(features=features))
         factor, temperature = from_host(factor, features), from_host(temperature, features)
         _, self._root, self._labels = _example_energy(features, labels, factor, temperature)
         xp = array_namespace(features=features)

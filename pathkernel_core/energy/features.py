@@ -16,11 +16,11 @@ from pathkernel_core.arrays.backend import (
     array_namespace,
     batches,
     cholesky,
-    compiled,
-    finite,
+    compile_function,
     from_host,
     identity,
     invert_triangular,
+    is_finite,
     is_true,
     log_determinant,
     rows_of,
@@ -75,7 +75,7 @@ class FeatureSpace(Form):
     @cached_property
     def rows(self) -> tuple[Array, Array]:
         """Gram matrix (n·C, N_0, n·C, N_0) and projections (n·C, N_0), outputs expanded."""
-        evaluate = compiled(_feature_rows, array_namespace(gram=self.gram))
+        evaluate = compile_function(_feature_rows, array_namespace(gram=self.gram))
         return evaluate(self.gram, self.projections)
 
     def energy_and_gradient(
@@ -86,7 +86,7 @@ class FeatureSpace(Form):
         Scales as in :meth:`pathkernel_core.energy.form.Form.energy_and_gradient`.
         """
         gram, projections = self.rows
-        evaluate = compiled(_feature_space, array_namespace(gram=gram))
+        evaluate = compile_function(_feature_space, array_namespace(gram=gram))
         scaled = from_host(factor if scales is None else scales * factor, gram)
         log_det, fitted, mixed_gradient = evaluate(
             gram, projections, scaled, from_host(temperature, gram)
@@ -117,7 +117,7 @@ class FeatureSpace(Form):
         """Labels along the eigenvectors of Σ_π c² Φ_π Φ_πᵀ, for coefficients c (n,) of paths."""
         xp = array_namespace(gram=self.gram)
         repeated = from_host(np.repeat(scales, self.gram.shape[1])[:, None], self.gram)
-        evaluate = compiled(_flat_sums, xp)
+        evaluate = compile_function(_flat_sums, xp)
         gram, start, trace = evaluate(self.gram, self.projections, repeated)
         projected, modes = quadratures(gram, start)  # weights λ (v·Y)², here
         # (v·Y)² is a quotient by λ, so that rounding at λ = 0 would pass for a share of the labels;
@@ -136,9 +136,9 @@ class FeatureSpace(Form):
         gram, projections = self.rows
         xp = array_namespace(gram=gram)
         factor = from_host(factor, gram)
-        evaluate = compiled(_feature_posterior, xp)
+        evaluate = compile_function(_feature_posterior, xp)
         weights, inverse = evaluate(gram, projections, factor, from_host(temperature, gram))
-        if not is_true(finite(weights)):
+        if not is_true(is_finite(weights)):
             raise not_positive_definite(_mix_gram(gram, factor, xp), temperature)
         return Posterior(weights, explained_by_features, (inverse, temperature))
 
@@ -157,7 +157,7 @@ class FeatureSpace(Form):
             if basis is not None:  # the gradient lies in the span of the inputs, too
                 features = matmul(features, basis)
             arrays = from_host(factor, features), of_features.weights, *of_features.arrays
-            gradient = compiled(_input_gradient, xp)(features, labels, *arrays)
+            gradient = compile_function(_input_gradient, xp)(features, labels, *arrays)
             return gradient if basis is None else matmul(gradient, xp.matrix_transpose(basis))
 
         return gradient
@@ -201,7 +201,7 @@ class FeatureSpace(Form):
         xp = array_namespace(gram=self.gram)
         ratio = self.gram.shape[0] / len(paths)  # features carry 1/√n
         indices = from_host(paths, self.gram, xp.int64)
-        gram, projections = compiled(_selected_sums, xp)(
+        gram, projections = compile_function(_selected_sums, xp)(
             self.gram, self.projections, indices, ratio, math.sqrt(ratio)
         )
         return FeatureSpace(gram, projections, self.label_square, self.n_examples)

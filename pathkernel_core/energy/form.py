@@ -20,7 +20,7 @@ from typing import Protocol
 
 import numpy as np
 
-from pathkernel_core.arrays.backend import Array, array_namespace, compiled, to_host
+from pathkernel_core.arrays.backend import Array, array_namespace, compile_function, to_host
 from pathkernel_core.energy.label_spectrum import LabelSpectrum
 from pathkernel_core.energy.rows import explained_labels
 
@@ -246,7 +246,7 @@ class ExamplesForm(Form):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Pieces of leave-one-out from L of K + T1 = LLᵀ, see :meth:`Form.explained_labels`."""
         root = posterior.root
-        evaluate = compiled(explained_labels, array_namespace(root=root))
+        evaluate = compile_function(explained_labels, array_namespace(root=root))
         coefficients, blocks = evaluate(root, self.labels)
         return to_host(coefficients), to_host(blocks)
 

@@ -24,10 +24,10 @@ from pathkernel_core.arrays.backend import (
     add_to_diagonal,
     array_namespace,
     cholesky,
-    compiled,
-    finite,
+    compile_function,
     from_host,
     invert_triangular,
+    is_finite,
     is_true,
     log_determinant,
     packed_order,
@@ -85,7 +85,9 @@ class GivenKernels(SharedKernels):
 
         Of branches those of every branch with itself, (n,).
         """
-        evaluate = compiled(_summed, array_namespace(kernels=self.kernels), static=("index",))
+        evaluate = compile_function(
+            _summed, array_namespace(kernels=self.kernels), static=("index",)
+        )
         return evaluate(self.kernels, self.labels, index=self.index)
 
     @property
@@ -97,7 +99,7 @@ class GivenKernels(SharedKernels):
         """
         if not self.has_pairs:
             return super().full_kernels
-        evaluate = compiled(_full, array_namespace(kernels=self.kernels), static=("index",))
+        evaluate = compile_function(_full, array_namespace(kernels=self.kernels), static=("index",))
         return evaluate(self.kernels, self.labels, index=self.index)
 
     def evaluate(self, factor: Array, temperature: Array) -> tuple[Array, Array]:
@@ -108,7 +110,9 @@ class GivenKernels(SharedKernels):
         self, factor: np.ndarray, temperature: float, scales: np.ndarray | None = None
     ) -> tuple[float, np.ndarray]:
         """Energy and its gradient M − R on the host, see :meth:`Form.energy_and_gradient`."""
-        evaluate = compiled(kernel_energy, array_namespace(kernels=self.kernels), static=("lower",))
+        evaluate = compile_function(
+            kernel_energy, array_namespace(kernels=self.kernels), static=("lower",)
+        )
         scaled = from_host(factor if scales is None else scales * factor, self.kernels)
         energy, gradient = evaluate(
             self.kernels, self.labels, scaled, from_host(temperature, self.kernels), lower=True
@@ -128,11 +132,11 @@ class GivenKernels(SharedKernels):
     def posterior(self, factor: np.ndarray, temperature: float) -> GivenPosterior:
         """Gaussian posterior of the predictor at U_1 = factor factorᵀ."""
         factor = from_host(factor, self.kernels)
-        evaluate = compiled(_factorised, array_namespace(kernels=self.kernels))
+        evaluate = compile_function(_factorised, array_namespace(kernels=self.kernels))
         root, coefficients = evaluate(
             self.kernels, self.labels, factor, from_host(temperature, self.kernels)
         )
-        if not is_true(finite(coefficients)):
+        if not is_true(is_finite(coefficients)):
             raise self._not_positive_definite(factor, temperature)
         return GivenPosterior(coefficients, root, self.index)
 
@@ -144,7 +148,7 @@ class GivenKernels(SharedKernels):
 
     def label_spectrum(self, scales: np.ndarray) -> LabelSpectrum:
         """Labels along the eigenvectors of Σ_π c² C_ππ, for coefficients c (n,) of paths."""
-        evaluate = compiled(mixed_kernel, array_namespace(kernels=self.kernels))
+        evaluate = compile_function(mixed_kernel, array_namespace(kernels=self.kernels))
         weights = self.index.of_scales(scales, self.kernels)
         return kernel_spectrum(evaluate(self.kernels, weights, self.labels), self.labels)
 
@@ -197,7 +201,7 @@ class GivenPosterior:
 
         Of shape (n, n, P_new, P), or (n, P_new, P) of branches. There is no basis.
         """
-        evaluate = compiled(_mean, array_namespace(cross=new), static=("index",))
+        evaluate = compile_function(_mean, array_namespace(cross=new), static=("index",))
         return evaluate(new, factor, self.coefficients, index=self.index)
 
     def moments(
@@ -209,7 +213,7 @@ class GivenPosterior:
         kernels of each new example with itself.
         """
         xp = array_namespace(cross=new, own=own)
-        evaluate = compiled(_moments, xp, static=("index",))
+        evaluate = compile_function(_moments, xp, static=("index",))
         return evaluate(new, own, factor, self.coefficients, self.root, index=self.index)
 
 
@@ -305,7 +309,9 @@ class _PairCurvature:
         self._root, self._solved = posterior.root, posterior.coefficients[:, None]
 
     def along(self, direction: np.ndarray) -> np.ndarray:
-        evaluate = compiled(_of_matrix, array_namespace(kernels=self._kernels), static=("index",))
+        evaluate = compile_function(
+            _of_matrix, array_namespace(kernels=self._kernels), static=("index",)
+        )
         direction = from_host(direction, self._kernels)
         return self._change(evaluate(self._kernels, direction, self._labels, index=self._index))
 
@@ -316,12 +322,14 @@ class _PairCurvature:
         xp = array_namespace(root=self._root)
         rows = from_host(np.reshape(change, (-1, 1)), self._root)
         weights = -symmetric_product(_inverse_product(self._root, rows), self._solved, xp)
-        evaluate = compiled(_sums, xp, static=("index",))
+        evaluate = compile_function(_sums, xp, static=("index",))
         return to_host(evaluate(self._kernels, weights, self._labels, index=self._index))
 
     def _change(self, change: Array) -> np.ndarray:
         """Change of M − R for dA (P·C, P·C)."""
-        evaluate = compiled(_pair_change, array_namespace(kernels=self._kernels), static=("index",))
+        evaluate = compile_function(
+            _pair_change, array_namespace(kernels=self._kernels), static=("index",)
+        )
         arrays = self._kernels, self._labels, self._root, self._solved, change
         return to_host(evaluate(*arrays, index=self._index))
 

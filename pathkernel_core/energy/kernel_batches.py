@@ -18,7 +18,7 @@ from pathkernel_core.arrays.backend import (
     array_namespace,
     batches,
     cholesky,
-    compiled,
+    compile_function,
     from_host,
     identity,
     inverses_of_triangular,
@@ -99,7 +99,7 @@ def _batch(
         factors = np.concatenate([factors, factors[-1:].repeat(extra, axis=0)])
         temperatures = temperatures + temperatures[-1:] * extra
     arrays = (from_host(values, kernels) for values in (factors, temperatures))
-    energies, gradients = compiled(_kernel_space, xp)(kernels, labels, *arrays)
+    energies, gradients = compile_function(_kernel_space, xp)(kernels, labels, *arrays)
     return list(zip(to_host(energies)[:count].tolist(), to_host(gradients)))
 
 

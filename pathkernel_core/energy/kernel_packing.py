@@ -15,8 +15,8 @@ from pathkernel_core.arrays.backend import (
     Array,
     array_namespace,
     batches,
-    compiled,
-    filled,
+    compile_function,
+    fill_rows,
     from_host,
     is_true,
     packed_order,
@@ -58,7 +58,7 @@ def _of_pairs(kernels: Array, labels: Array) -> GivenKernels:
             f"differ by up to {deviation:.3g}"
         )
     index = PairIndex(paths, labels.shape[1])
-    pack = compiled(packed_kernels, xp, static=("index",))
+    pack = compile_function(packed_kernels, xp, static=("index",))
     form = GivenKernels(pack(kernels, index=index), labels, index)
     _check_positive(kernels, form, index, rounding)
     return form
@@ -95,9 +95,9 @@ def _of_branches(kernels: Array, labels: Array) -> GivenKernels:
             part = kernels[batch, ...]
             _check_symmetric_branches(part, shape, rounding)
             _check_positive_branches(part, shape, rounding)
-            yield compiled(_packed_branches, xp)(part, float(shape[0]))
+            yield compile_function(_packed_branches, xp)(part, float(shape[0]))
 
-    return GivenKernels(filled(packed(), shape[0]), labels, BranchIndex(shape[0]))
+    return GivenKernels(fill_rows(packed(), shape[0]), labels, BranchIndex(shape[0]))
 
 
 def paths_of(kernels: Array) -> int:
@@ -163,7 +163,7 @@ def _full(kernels: Array, *, paths: int) -> Array:
 
 def _asymmetry(kernels: Array, paths: int) -> float:
     """Largest difference of entries that must be equal."""
-    evaluate = compiled(_asymmetry_of_path, array_namespace(kernels=kernels))
+    evaluate = compile_function(_asymmetry_of_path, array_namespace(kernels=kernels))
     # path by path: all differences would take as much memory as the kernels
     numbers = range(paths) if kernels.ndim == 4 else _same_path(paths)
     return max(float(evaluate(kernels, int(number))) for number in numbers)
@@ -195,7 +195,7 @@ def packed_kernels(kernels: Array, *, index: PairIndex) -> Array:
             both = share * (block + xp.matrix_transpose(block))
             yield xp.take(xp.reshape(both, (path + 1, -1)), entries, axis=1)
 
-    return filled(packed(), paths * (paths + 1) // 2)
+    return fill_rows(packed(), paths * (paths + 1) // 2)
 
 
 def _packed_branches(kernels: Array, branches: float) -> Array:
@@ -209,14 +209,14 @@ def _check_positive(kernels: Array, form: GivenKernels, index: PairIndex, roundi
     """Raise an error if kernels are seen not to be positive semidefinite."""
     xp, examples, paths = array_namespace(kernels=kernels), kernels.shape[-1], index.paths
     if paths * examples <= EXACT_ROWS:
-        matrix = to_host(compiled(_full, xp, static=("paths",))(kernels, paths=paths))
+        matrix = to_host(compile_function(_full, xp, static=("paths",))(kernels, paths=paths))
         matrix = matrix.astype(float).transpose(0, 2, 1, 3).reshape((paths * examples,) * 2)
         values = [np.linalg.eigvalsh((matrix + matrix.T) / 2)]
     else:
         # of every mixture v_π v_π' of a positive semidefinite kernel the eigenvalues are positive:
         # a few cannot show that all are, but refuse no kernel that is
         vectors = np.random.default_rng(0).standard_normal((_PROBES, paths))
-        mix = compiled(mixed_kernel, xp)
+        mix = compile_function(mixed_kernel, xp)
         values = []
         for v in vectors:
             weights = index.of_pairs(from_host(np.outer(v, v).reshape(1, -1), kernels), xp)

@@ -9,8 +9,8 @@ from functools import cached_property
 from pathkernel_core.arrays.backend import (
     Array,
     array_namespace,
-    compiled,
-    filled,
+    compile_function,
+    fill_rows,
     from_host,
     packed_order,
 )
@@ -42,7 +42,9 @@ class KernelSpace(ExampleSpace, SharedKernels):
         U_ππ' = U_π'π then multiplies both orders of a pair, so that their sum is stored, a packed
         symmetric matrix. With several outputs, all pairs in full, (n², P²).
         """
-        evaluate = compiled(_kernels, array_namespace(features=self.features), static=("outputs",))
+        evaluate = compile_function(
+            _kernels, array_namespace(features=self.features), static=("outputs",)
+        )
         return evaluate(self.features, outputs=self.labels.shape[1])
 
     @property
@@ -53,7 +55,7 @@ class KernelSpace(ExampleSpace, SharedKernels):
 def _kernels(features: Array, *, outputs: int) -> Array:
     paths = features.shape[1]
     rows = paths * (paths + 1) // 2 if outputs == 1 else paths**2
-    return filled(_by_path(features, outputs), rows)
+    return fill_rows(_by_path(features, outputs), rows)
 
 
 def _by_path(features: Array, outputs: int) -> Iterator[Array]:

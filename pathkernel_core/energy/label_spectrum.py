@@ -17,11 +17,11 @@ import scipy
 from pathkernel_core.arrays.backend import (
     Array,
     array_namespace,
-    compiled,
-    finite,
+    compile_function,
     from_host,
+    is_finite,
     is_true,
-    joined,
+    join_batches,
     to_host,
 )
 from pathkernel_core.arrays.products import matmul
@@ -99,10 +99,10 @@ def quadratures(matrix: Array, start: Array) -> tuple[Quadrature, Quadrature]:
 
     Exact for small matrices, whose eigenvectors take less time.
     """
-    if matrix.shape[0] > _EXACT or not is_true(finite(matrix)):
+    if matrix.shape[0] > _EXACT or not is_true(is_finite(matrix)):
         return lanczos(_product, (matrix,), start)
     xp = array_namespace(matrix=matrix)
-    values, powers = map(to_host, compiled(_powers, xp)(matrix, start))
+    values, powers = map(to_host, compile_function(_powers, xp)(matrix, start))
     nodes = np.maximum(values.astype(float), 0.0)  # rounding may make a zero eigenvalue negative
     of_start = Quadrature(nodes, powers.astype(float))
     return _sum([of_start]), Quadrature(nodes, np.ones(len(nodes)))
@@ -138,10 +138,10 @@ def lanczos(
     steps = min(_STEPS, rows)
     # of all vectors with independent entries, those of ±1 estimate a trace with the least variance
     probes = np.random.default_rng(0).choice([-1.0, 1.0], size=(rows, _PROBES))
-    vectors, norms, basis = compiled(_begin, xp)(
+    vectors, norms, basis = compile_function(_begin, xp)(
         start, from_host(probes, start), from_host(np.zeros((1, steps, 1)), start)
     )
-    step = compiled(_step, xp, static=("product",))
+    step = compile_function(_step, xp, static=("product",))
     diagonals, couplings = [], []
     for number in range(steps):
         # a mask that adds the vector to an empty row of the basis: JAX cannot assign in place,
@@ -164,7 +164,7 @@ def lanczos(
 def _begin(start: Array, probes: Array, zeros: Array) -> tuple[Array, Array, Array]:
     """Unit vectors, their original norms, and zeros for all vectors of the basis."""
     xp = array_namespace(start=start)
-    vectors = joined([start, probes], axis=1)
+    vectors = join_batches([start, probes], axis=1)
     norms = xp.sqrt(xp.sum(vectors**2, axis=0))
     vectors = vectors / xp.where(norms > 0, norms, xp.ones_like(norms))
     return vectors, norms, zeros * xp.matrix_transpose(vectors)[:, None, :]

@@ -14,8 +14,8 @@ from pathkernel_core.arrays.backend import (
     Array,
     array_namespace,
     batches,
-    compiled,
-    joined,
+    compile_function,
+    join_batches,
     not_overflown,
     real_floating,
     rows_of,
@@ -190,7 +190,7 @@ class _Kernel:
         scaled = (self.scale * products, self.scale * squares, self.scale * dual_squares)
         if not callable(self.kernel):
             xp = array_api_compat.array_namespace(products)
-            return compiled(self.function, xp)(*scaled)
+            return compile_function(self.function, xp)(*scaled)
         # never compiled: a program would stay with every function that is made inside another
         values = self.function(*scaled)
         xp = array_namespace(inputs=products, values=values)
@@ -209,7 +209,9 @@ class _Sequences:
     def of(cls, inputs: Array, contraction: Contraction) -> _Sequences:
         size = max(1, BATCH_ELEMENTS // contraction.elements_per_example(inputs))
         in_batches = batches(inputs.shape[0], size)
-        return cls(inputs, joined([contraction.weights(inputs, batch) for batch in in_batches]))
+        return cls(
+            inputs, join_batches([contraction.weights(inputs, batch) for batch in in_batches])
+        )
 
     def __getitem__(self, batch: slice) -> _Sequences:
         return _Sequences(rows_of(self.tokens, batch), rows_of(self.weights, batch))
@@ -245,8 +247,8 @@ def _between_all(train: _Sequences, kernel: _Kernel) -> Array:
         block = _block(train[batch], train[batch], kernel)
         parts.append((block + _transposed(block, xp)) / 2)  # symmetric to the last digit
         parts += [_block(train[batch], train[other], kernel) for other in every[number + 1 :]]
-        rows.append(joined(parts, axis=3))
-    return joined(rows, axis=2)
+        rows.append(join_batches(parts, axis=3))
+    return join_batches(rows, axis=2)
 
 
 def _transposed(block: Array, xp: Any) -> Array:
@@ -256,9 +258,9 @@ def _transposed(block: Array, xp: Any) -> Array:
 def _across(left: _Sequences, right: _Sequences, kernel: _Kernel) -> Array:
     """Kernels (n, n, P, P') of two sets of examples."""
     rows, columns = left.blocks(right)
-    return joined(
+    return join_batches(
         [
-            joined([_block(left[row], right[column], kernel) for column in columns], axis=3)
+            join_batches([_block(left[row], right[column], kernel) for column in columns], axis=3)
             for row in rows
         ],
         axis=2,
@@ -278,7 +280,7 @@ def _with_themselves(sequences: _Sequences, kernel: _Kernel) -> Array:
         tokens = kernel(products, squares[:, :, None], squares[:, None, :])
         along = matmul(of_batch.weights, tokens)
         parts.append(matmul(along, xp.matrix_transpose(of_batch.weights)))
-    return xp.permute_dims(joined(parts), (1, 2, 0))
+    return xp.permute_dims(join_batches(parts), (1, 2, 0))
 
 
 def _block(left: _Sequences, right: _Sequences, kernel: _Kernel) -> Array:
@@ -289,7 +291,7 @@ def _block(left: _Sequences, right: _Sequences, kernel: _Kernel) -> Array:
     products = matmul(rows, xp.matrix_transpose(columns))
     squares, dual = xp.reshape(left.squares, (-1, 1)), xp.reshape(right.squares, (1, -1))
     tokens = kernel(products, squares, dual)
-    return compiled(_contracted, xp)(tokens, left.weights, right.weights)
+    return compile_function(_contracted, xp)(tokens, left.weights, right.weights)
 
 
 def _contracted(tokens: Array, left: Array, right: Array) -> Array:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pathkernel_core.arrays.backend import Array, array_namespace, compiled, to_host
+from pathkernel_core.arrays.backend import Array, array_namespace, compile_function, to_host
 from pathkernel_core.arrays.products import matmul, vecdot
 from pathkernel_core.energy.rows import per_output
 
@@ -43,7 +43,7 @@ class Posterior:
 
         The training examples were rotated into the basis (N_0, rank); no factor is needed.
         """
-        return compiled(_mean, array_namespace(xi=new))(new, self.weights, basis)
+        return compile_function(_mean, array_namespace(xi=new))(new, self.weights, basis)
 
     def moments(
         self, new: Array, own: Array | None, factor: Array, basis: Array | None = None
@@ -53,14 +53,14 @@ class Posterior:
         The posterior belongs to the factor (n·C, n·C); its training examples were rotated into the
         basis (N_0, rank). ``own`` is None.
         """
-        evaluate = compiled(_moments, array_namespace(xi=new), static=("explained",))
+        evaluate = compile_function(_moments, array_namespace(xi=new), static=("explained",))
         return evaluate(new, factor, self.weights, basis, self.arrays, explained=self.explained)
 
     def covariances(
         self, new: Array, factor: Array, basis: Array | None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Mean (P_new, C) and covariance of the outputs (P_new, C, C), on the host."""
-        evaluate = compiled(_covariances, array_namespace(xi=new), static=("explained",))
+        evaluate = compile_function(_covariances, array_namespace(xi=new), static=("explained",))
         arguments = new, factor, self.weights, basis, self.arrays
         mean, covariance = evaluate(*arguments, explained=self.explained)
         return to_host(mean), to_host(covariance)
@@ -140,7 +140,7 @@ def _prior_variance(xi: Array, factor: Array, basis: Array | None) -> tuple[Arra
 
 def inputs_span(xi: Array, xp: Any) -> Array | None:
     """Orthonormal basis of the inputs' span, if it saves at least a tenth of the dimensions."""
-    values, vectors = compiled(_principal_axes, xp)(xi)
+    values, vectors = compile_function(_principal_axes, xp)(xi)
     values, width = to_host(values), xi.shape[2]
     rank = int((values > values[-1] * width * np.finfo(values.dtype).eps).sum())
     if not 0 < rank <= 0.9 * width:  # otherwise not worth that results differ by rounding

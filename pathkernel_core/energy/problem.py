@@ -12,7 +12,7 @@ import numpy as np
 from pathkernel_core.arrays.backend import (
     Array,
     array_namespace,
-    compiled,
+    compile_function,
     from_host,
     library_name,
     real_floating,
@@ -91,7 +91,7 @@ class Problem:
         # wider inputs than vectors: the N_0 × N_0 eigenproblem would cost more than evaluations do
         basis = inputs_span(xi, xp) if width <= examples * paths else None
         if basis is not None:
-            xi = compiled(rotated, xp)(xi, basis)
+            xi = compile_function(rotated, xp)(xi, basis)
         sizes = Sizes(examples, paths, xi.shape[2], labels.shape[1])
         is_chosen = space == "auto"
         if is_chosen:
@@ -473,7 +473,7 @@ def _limit_scales(network: Network) -> tuple[np.ndarray, float, tuple[float, ...
 
 def _feature_space(statistics: SufficientStatistics, input_width: int) -> FeatureSpace:
     scale = input_width * statistics.gram.shape[0]
-    gram, projections = compiled(_divided, array_namespace(gram=statistics.gram))(
+    gram, projections = compile_function(_divided, array_namespace(gram=statistics.gram))(
         statistics.gram, statistics.projections, scale, math.sqrt(scale)
     )
     return FeatureSpace(gram, projections, statistics.label_square, statistics.n_examples)

@@ -17,9 +17,9 @@ from pathkernel_core.arrays.backend import (
     Array,
     array_namespace,
     batches,
-    compiled,
-    differentiated,
+    compile_function,
     gram_matrix,
+    is_differentiated,
     is_integral,
     is_true,
     not_overflown,
@@ -29,7 +29,7 @@ from pathkernel_core.arrays.backend import (
 )
 from pathkernel_core.arrays.products import matmul
 from pathkernel_core.arrays.scalars import real_number, whole_number
-from pathkernel_core.system.atomic import replacing
+from pathkernel_core.system.atomic import replace_file
 from pathkernel_core.system.local_files import check_local, open_regular
 
 _MOST_EXAMPLES = 2**53  # as double precision counts
@@ -90,9 +90,9 @@ class SufficientStatistics:
         step = max(1, _BATCH_ELEMENTS // (paths * width))
         first, *remaining = batches(examples, step)
         with np.errstate(all="ignore"):  # an overflow is told below
-            sums = compiled(batch_sums, xp)(rows_of(xi, first), rows_of(labels, first))
+            sums = compile_function(batch_sums, xp)(rows_of(xi, first), rows_of(labels, first))
             for batch in remaining:
-                of_batch = compiled(batch_sums, xp)(xi[batch, ...], labels[batch, :])
+                of_batch = compile_function(batch_sums, xp)(xi[batch, ...], labels[batch, :])
                 sums = tuple(total + added for total, added in zip(sums, of_batch))
         for total in sums:
             not_overflown("a sum over examples", total, "rescale xi or labels")
@@ -140,7 +140,7 @@ class SufficientStatistics:
         host = self.convert(to_host)
         entries = {field.name: getattr(host, field.name) for field in fields(host)}
         # savez would append a suffix to a path
-        with replacing(path, several_writers=True) as partial, open(partial, "wb") as stream:
+        with replace_file(path, several_writers=True) as partial, open(partial, "wb") as stream:
             np.savez(stream, **entries)
 
     def convert(self, function: Callable[[Array], Array]) -> SufficientStatistics:
@@ -217,7 +217,7 @@ def check_examples(xi: Array, labels: Array) -> tuple[Array, Array]:
 
 def check_given(name: str, array: Array) -> None:
     """Raise a TypeError if an array is to be differentiated or compiled."""
-    if differentiated(array):
+    if is_differentiated(array):
         raise TypeError(
             f"{name} of shape {tuple(array.shape)} is to be differentiated or compiled, but "
             "the minimisation runs on the host; call pathkernel_core.differentiable_solution, "

@@ -80,7 +80,7 @@ class AttentionMaximum:
         return self.density.log_density + self.log_volume
 
     @property
-    def determined(self) -> float:
+    def determined_parameters(self) -> float:
         """Number of parameters that the labels determine, Σ (λ − 1)/λ over curvatures λ."""
         return float(np.sum(np.maximum(0.0, 1 - 1 / np.maximum(self.curvatures, 1e-300))))
 
@@ -286,7 +286,7 @@ def orbits(posterior: AttentionPosterior, position: np.ndarray) -> tuple[np.ndar
 
 
 def _queries_and_keys(posterior: AttentionPosterior) -> Iterator[np.ndarray]:
-    """Of each head of queries and keys that are learned, their entries of x, (G, 2 N_0)."""
+    """Entries of x, (G, 2 N_0), of each head whose queries and keys are learned."""
     entries = np.arange(posterior.dimension)
     of_arrays = {
         (number, name): entries[part].reshape(shape)

@@ -150,7 +150,7 @@ class AttentionPosterior:
 
     @cached_property
     def parts(self) -> tuple[tuple[int, str, slice, tuple[int, ...], float], ...]:
-        """Of each array of parameters: layer (from 0), name, part of x, shape, deviation σ."""
+        """Layer (from 0), name, part of x, shape and deviation σ of each array of parameters."""
         parts, start = [], 0
         for number, (layer, variances) in enumerate(zip(self.layers, cast(Any, self.variances))):
             for name, variance in zip(_NAMES.get(type(layer), ()), variances or ()):
@@ -189,7 +189,8 @@ class AttentionPosterior:
     def layers_at(self, position: Array) -> list[Layer]:
         """Layers with the parameters x (dimension,).
 
-        Of NumPy, or of the library of the inputs, which may differentiate through them.
+        Their arrays are NumPy's, or of the library of the inputs, which may differentiate through
+        them.
         """
         position = real_floating("position", position, (self.dimension,))
         arrays: list[list[Array]] = [[] for _ in self.layers]
@@ -242,13 +243,13 @@ class AttentionPosterior:
             gradient[part] = deviation * to_host(of_array).reshape(-1)
         return gradient
 
-    def attentioned(self, layers: Sequence[Layer], inputs: Array | None = None) -> Array:
+    def attend(self, layers: Sequence[Layer], inputs: Array | None = None) -> Array:
         """Attentioned inputs ξ (P, n, N_0) of these layers, of the training inputs or others."""
         inputs = self.inputs if inputs is None else inputs
         return attentioned_inputs(inputs, layers, self.readout, skips=self.network.skips)
 
     def _solve(self, layers: Sequence[Layer], start: Solution | None) -> tuple[Solution, Array]:
-        xi = self.attentioned(layers)
+        xi = self.attend(layers)
         problem = Problem(xi, self.labels, self.space)
         settings = problem, self.network, self.temperature
         solution = minimise_from(*settings, start, tolerance=self.tolerance)

@@ -16,9 +16,9 @@ from pathkernel_core.arrays.backend import (
     Array,
     array_namespace,
     batches,
-    compiled,
+    compile_function,
     from_host,
-    joined,
+    join_batches,
     not_overflown,
     real_floating,
     rows_of,
@@ -97,7 +97,7 @@ def attentioned_inputs(
             matmul(contraction.weights(inputs, batch), rows_of(inputs, batch))
             for batch in batches(inputs.shape[0], batch_size)
         ]
-    xi = joined(xi_of_batches)
+    xi = join_batches(xi_of_batches)
     return not_overflown("the attentioned inputs", xi, "rescale inputs or heads")
 
 
@@ -145,7 +145,7 @@ class Contraction:
                     f"{of_layers}[{index}] must be a QueryKey, AttentionProduct, KeyVectors, "
                     f"Attention or Gated, not {type(layer).__name__}"
                 )
-            ungated = _ungated(layer)
+            ungated = _strip_gate(layer)
             if isinstance(ungated, Attention) and ungated.omega.shape[0] != inputs.shape[0]:
                 raise ValueError(
                     f"{of_layers}[{index}].omega holds {ungated.omega.shape[0]} examples, "
@@ -175,7 +175,7 @@ class Contraction:
         _, tokens, width = inputs.shape
         ranks = [
             layer.queries.shape[1]
-            for layer in map(_ungated, self.layers)
+            for layer in map(_strip_gate, self.layers)
             if isinstance(layer, QueryKey)
         ]
         return tokens * max(max(self._branches) * max(width, tokens, *ranks), self.n_paths)
@@ -199,26 +199,26 @@ class Contraction:
         # from the last layer, where a readout token leaves one column of M × M; every layer below
         # then takes M² per path and head, where a product of two attentions takes M³
         omega = last.select(batch).attention(inputs, query=self.token)
-        weights = compiled(_over_queries, xp)(omega)
+        weights = compile_function(_over_queries, xp)(omega)
         if self.skipped[-1]:  # the identity as attention: the readout itself
             tokens = inputs.shape[1]
             token = self.token
             readout = np.full(tokens, 1 / tokens) if token is None else np.eye(tokens)[token]
             readout = np.tile(readout, (inputs.shape[0], 1, 1))
-            weights = joined([from_host(readout, inputs), weights], axis=1)
+            weights = join_batches([from_host(readout, inputs), weights], axis=1)
         yield omega, None, weights
         for layer, skip in reversed(list(zip(below, self.skipped))):
             above = weights
             omega = layer.select(batch).attention(inputs)
-            weights = compiled(_continued, xp)(omega, above)
+            weights = compile_function(_continue_paths, xp)(omega, above)
             if skip:
-                weights = joined([above, weights], axis=1)
+                weights = join_batches([above, weights], axis=1)
             yield omega, above, weights
 
 
-def _ungated(layer: Any) -> Any:
+def _strip_gate(layer: Any) -> Any:
     """Layer whose attention is gated, or the layer itself."""
-    return _ungated(layer.layer) if isinstance(layer, Gated) else layer
+    return _strip_gate(layer.layer) if isinstance(layer, Gated) else layer
 
 
 def _over_queries(omega: Array) -> Array:
@@ -226,7 +226,7 @@ def _over_queries(omega: Array) -> Array:
     return array_api_compat.array_namespace(omega).mean(omega, axis=-1)
 
 
-def _continued(omega: Array, weights: Array) -> Array:
+def _continue_paths(omega: Array, weights: Array) -> Array:
     """Weights of tokens along paths, (batch, paths, M) → (batch, H·paths, M) with a layer below.
 
     v_hπ(s) = Σ_t Ω_hst v_π(t): no product of two M × M matrices is formed.

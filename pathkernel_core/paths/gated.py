@@ -11,7 +11,7 @@ import numpy as np
 from pathkernel_core.arrays.backend import (
     Array,
     array_namespace,
-    compiled,
+    compile_function,
     from_host,
     identity,
     not_overflown,
@@ -122,7 +122,7 @@ class Gated:
         else:
             omega = self.layer.attention(inputs, query)
         with np.errstate(all="ignore"):
-            gated = compiled(_gated, xp)(omega, self._gates(inputs))
+            gated = compile_function(_multiply_gates, xp)(omega, self._gates(inputs))
         if self._kept is not None:
             gated = xp.take(gated, from_host(np.array(self._kept), gated, xp.int64), axis=1)
         return not_overflown("gated attention", gated, "rescale the gates")
@@ -142,7 +142,7 @@ class Gated:
                 f"{self.gates.shape[1]}, but inputs of shape {tuple(inputs.shape)} have width "
                 f"{inputs.shape[2]}"
             )
-        return compiled(_steps, xp)(inputs, self.gates)
+        return compile_function(_steps, xp)(inputs, self.gates)
 
     def select(self, examples: slice) -> Gated:
         """Layer for a slice of the examples; gates are of the tokens that it is given."""
@@ -169,7 +169,7 @@ def _steps(inputs: Array, hyperplanes: Array) -> Array:
     return xp.astype(sides > 0, inputs.dtype)
 
 
-def _gated(omega: Array, gates: Array) -> Array:
+def _multiply_gates(omega: Array, gates: Array) -> Array:
     """Product of attention (batch or 1, H, M, queries) and gates (batch, M, G), the gate faster."""
     xp = array_api_compat.array_namespace(omega)
     gates = xp.matrix_transpose(gates)  # (batch, G, M)

@@ -14,7 +14,7 @@ import numpy as np
 from pathkernel_core.arrays.backend import (
     Array,
     array_namespace,
-    compiled,
+    compile_function,
     from_host,
     is_true,
     not_overflown,
@@ -170,7 +170,7 @@ class QueryKey(_ArrayHeads):
         """Attention (batch, H, M, M or 1) with the key token before the query token."""
         xp = array_namespace(inputs=inputs, queries=self.queries, keys=self.keys)
         _check_width(inputs, self.queries.shape[-1], "queries and keys")
-        evaluate = compiled(_attention_of_heads, xp, static=("query",))
+        evaluate = compile_function(_attention_of_heads, xp, static=("query",))
         with np.errstate(all="ignore"):
             attention = evaluate(inputs, self.queries, self.keys, self.score_scale, query=query)
         return not_overflown("attention by queries and keys", attention, "rescale inputs or heads")
@@ -206,7 +206,7 @@ class AttentionProduct(_ArrayHeads):
         """Attention (batch, H, M, M or 1) with the key token before the query token."""
         xp = array_namespace(inputs=inputs, products=self.products)
         _check_width(inputs, self.products.shape[-1], "products")
-        evaluate = compiled(_attention_of_products, xp, static=("query",))
+        evaluate = compile_function(_attention_of_products, xp, static=("query",))
         with np.errstate(all="ignore"):
             attention = evaluate(inputs, self.products, self.scale, query=query)
         return not_overflown("attention by products", attention, "rescale inputs or heads")
@@ -253,7 +253,7 @@ class KeyVectors(_ArrayHeads):
         """Attention (batch, H, M, M or 1) with the key token before the query token."""
         xp = array_namespace(inputs=inputs, vectors=self.vectors)
         _check_width(inputs, self.vectors.shape[-1], "vectors")
-        evaluate = compiled(_attention_of_vectors, xp, static=("queries",))
+        evaluate = compile_function(_attention_of_vectors, xp, static=("queries",))
         queries = inputs.shape[1] if query is None else 1
         with np.errstate(all="ignore"):
             attention = evaluate(inputs, self.vectors, self.score_scale, queries=queries)
@@ -294,7 +294,7 @@ class Attention(_ArrayHeads):
         xp = array_namespace(omega=self.omega)
         omega = real_floating("omega", self.omega, ("P", "H", *self.omega.shape[-1:] * 2))
         # loose, for models in half precision; swapped axes are mostly off by far more
-        excess = compiled(_excess_of_sums, xp)(omega)
+        excess = compile_function(_excess_of_sums, xp)(omega)
         if not is_true(excess < 1e-3):
             raise ValueError(
                 "omega must sum to 1 over the key tokens (axis 2), but is off by "

@@ -214,7 +214,7 @@ class Network:
     def sizes(self) -> tuple[int, ...]:
         """Sizes of the order parameters U_1 … U_L, u_a: partial paths times outputs.
 
-        Of independent branches, 1 for each u_l.
+        Independent branches have size 1 for each u_l.
         """
         if not self.shared:
             return (1,) * self.n_paths
@@ -267,7 +267,7 @@ class Network:
     def order_parameter_variances(self) -> tuple[float, ...]:
         """Prior variance that enters each order parameter U_1 … U_L, u_a: σ²_1 … σ²_L, σ²_a.
 
-        Of independent branches, σ²_V σ²_a for all.
+        Independent branches have σ²_V σ²_a for all.
         """
         return self.variances[1:] if self.shared else (math.prod(self.variances),)
 

@@ -43,9 +43,10 @@ def attention_gradients(
     Returns
     -------
     list
-        Of each layer: for :class:`QueryKey` gradients with respect to queries and keys, (H, G, N_0)
-        each; for :class:`AttentionProduct` to products, (H, N_0, N_0); for :class:`KeyVectors` to
-        vectors, (H, N_0). None for a layer of another kind, which has no parameters.
+        Gradients for each layer: with respect to queries and keys of a :class:`QueryKey`,
+        (H, G, N_0) each; to the products of an :class:`AttentionProduct`, (H, N_0, N_0); to the
+        vectors of :class:`KeyVectors`, (H, N_0). None for a layer of another kind, which has no
+        parameters.
 
     Raises
     ------

@@ -24,7 +24,7 @@ from pathkernel_core.action.coordinates import ChainCoordinates
 from pathkernel_core.action.descents import Action, AskingEnergy
 from pathkernel_core.action.minimise import minimise_action
 from pathkernel_core.action.solution import Solution
-from pathkernel_core.action.solvers import energies, stationary_solver, undisturbed
+from pathkernel_core.action.solvers import energies, prepare_evaluations, stationary_solver
 from pathkernel_core.action.stability import ActionHessian
 from pathkernel_core.energy.problem import Problem
 from pathkernel_core.paths.network import Network
@@ -113,7 +113,7 @@ class ActionFamily:
             If the kernel cannot be factorised there.
         """
         action = Action(self.problem, *self._at(point))
-        (iterate,) = self._answered(action, action.evaluate(coordinates))
+        (iterate,) = self._answer(action, action.evaluate(coordinates))
         return sum(action.per_width(iterate.detail)), iterate.gradient / action.unit
 
     def hessian(self, point: np.ndarray, coordinates: np.ndarray) -> ActionHessian:
@@ -124,22 +124,22 @@ class ActionFamily:
         self.evaluations += math.ceil(_PRODUCT * hessian.size)
         return hessian
 
-    def stationary(self, point: np.ndarray, coordinates: np.ndarray) -> Solution:
+    def stationary_solution(self, point: np.ndarray, coordinates: np.ndarray) -> Solution:
         """Stationary point of the action as a solution, such as one at a spinodal.
 
         It counts as converged; no minimisation has reached it.
         """
         action = Action(self.problem, *self._at(point))
-        (solution,) = self._answered(action, stationary_solver(action, coordinates))
+        (solution,) = self._answer(action, stationary_solver(action, coordinates))
         return solution
 
     def _at(self, point: np.ndarray) -> tuple[Network, float]:
         return self._system(np.exp(point))
 
-    def _answered(self, action: Action, asking: AskingEnergy[Result]) -> list[Result]:
+    def _answer(self, action: Action, asking: AskingEnergy[Result]) -> list[Result]:
         """Result of what asks for one evaluation of the energy."""
         self.evaluations += 1
-        with undisturbed(self.problem, [action.network]):
+        with prepare_evaluations(self.problem, [action.network]):
             return answer_all([asking], energies)
 
     def slope(self, minimum: StatePoint) -> np.ndarray:

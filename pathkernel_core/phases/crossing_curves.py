@@ -62,7 +62,7 @@ class CrossingPoint:
         return np.array([self.tangent[1], -self.tangent[0]])
 
     @property
-    def reversed(self) -> CrossingPoint:
+    def opposite(self) -> CrossingPoint:
         """The same point of the curve in the other direction."""
         velocities = tuple(-velocity for velocity in self.velocities[::-1])
         return CrossingPoint(self.minima[::-1], velocities, -self.tangent, self.slope)
@@ -89,7 +89,7 @@ def crossing_curve(family: ActionFamily, start: Crossing, stops: Stops) -> Cross
     Parameters
     ----------
     family : ActionFamily
-        Of two parameters.
+        Actions at all values of two parameters.
     start : Crossing
     stops : Stops
         Range of ln θ, and values at which the curve has points. A third minimum is searched for
@@ -97,8 +97,8 @@ def crossing_curve(family: ActionFamily, start: Crossing, stops: Stops) -> Cross
     """
     first = _crossing_point(family, start.minima, None)
     forwards = curve_onwards(family, first, stops)
-    backwards = curve_onwards(family, first.reversed, stops)
-    points = [point.reversed for point in backwards.points[:0:-1]] + forwards.points
+    backwards = curve_onwards(family, first.opposite, stops)
+    points = [point.opposite for point in backwards.points[:0:-1]] + forwards.points
     return CrossingCurve(points, backwards.further_starts + forwards.further_starts)
 
 
@@ -119,12 +119,12 @@ def curve_onwards(family: ActionFamily, start: CrossingPoint, stops: Stops) -> C
         return True
 
     def advance(point: CrossingPoint, step: float, landing: Landing | None) -> CrossingPoint | None:
-        return _advanced(family, point, step, landing)
+        return _advance_crossing(family, point, step, landing)
 
-    def ended(point: CrossingPoint) -> bool:
+    def has_ended(point: CrossingPoint) -> bool:
         return any(point.point[i] in stops.values[i] for i in range(2)) and has_rival(point)
 
-    points = trace_curve(start, advance, stops, ended)
+    points = trace_curve(start, advance, stops, has_ended)
     if not rivals and checked[-1:] != points[-1:] and len(points) > 1:
         has_rival(points[-1])
     if not rivals:
@@ -163,7 +163,7 @@ def _crossing_point(
     return CrossingPoint(minima, velocities, tangent, slope)
 
 
-def _advanced(
+def _advance_crossing(
     family: ActionFamily, start: CrossingPoint, step: float, landing: Landing | None
 ) -> CrossingPoint | None:
     """Point of the curve a step ahead, or where it has the value of a parameter."""
@@ -240,5 +240,5 @@ def _starts_at(family: ActionFamily, end: CrossingPoint, third: StatePoint) -> l
     ):
         start = _crossing_point(family, pair, None)
         rise = (family.slope(other) - family.slope(pair[0])) @ start.tangent
-        starts.append(start if rise > 0 else start.reversed)
+        starts.append(start if rise > 0 else start.opposite)
     return starts

@@ -48,7 +48,7 @@ class Spinodal:
     point : array, shape (k,)
         ln θ.
     coordinates : array, shape (m,)
-        Of the order parameters, in the chain.
+        Coordinates of the order parameters, in the chain.
     mode : array, shape (m,)
         Direction along which the action is flat, of unit length.
     inside : array, shape (k,)
@@ -94,14 +94,14 @@ def spinodal_towards(
         end = follow(family, end, target, resolution)
         if np.array_equal(end.point, target):
             return None
-        near = _approached(family, end, direction)
-        spinodal = None if near is None else _corrected(family, *near, None, rows)
+        near = _approach_spinodal(family, end, direction)
+        spinodal = None if near is None else _correct_point(family, *near, None, rows)
         if spinodal is not None:
             return spinodal
     return None
 
 
-def _approached(
+def _approach_spinodal(
     family: ActionFamily, end: StatePoint, direction: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
     """Point ln θ, coordinates and mode close to a spinodal, from the end of a state before it.
@@ -177,18 +177,18 @@ def spinodal_curves(family: ActionFamily, start: Spinodal, stops: Stops) -> list
     Parameters
     ----------
     family : ActionFamily
-        Of two parameters.
+        Actions at all values of two parameters.
     start : Spinodal
     stops : Stops
         Range of ln θ, and values at which the curves have points.
     """
 
     def advance(spinodal: Spinodal, step: float, landing: Landing | None) -> Spinodal | None:
-        return _advanced(family, spinodal, step, landing)
+        return _advance_spinodal(family, spinodal, step, landing)
 
-    backwards = trace_curve(_reversed(start), advance, stops, _ended)
-    forwards = trace_curve(start, advance, stops, _ended)
-    whole = [_reversed(spinodal) for spinodal in backwards[:0:-1]] + forwards
+    backwards = trace_curve(_reverse(start), advance, stops, _has_ended)
+    forwards = trace_curve(start, advance, stops, _has_ended)
+    whole = [_reverse(spinodal) for spinodal in backwards[:0:-1]] + forwards
     return _split_at_cusps(family, whole)
 
 
@@ -214,7 +214,7 @@ def _cusp(family: ActionFamily, before: Spinodal, after: Spinodal) -> Spinodal:
     cusp = before
     for _ in range(10):
         middle = (low + high) / 2
-        reached = _advanced(family, before, middle, None)
+        reached = _advance_spinodal(family, before, middle, None)
         if reached is None or reached.tangent[1:] @ before.tangent[1:] < 0:
             high = middle
         else:
@@ -222,16 +222,16 @@ def _cusp(family: ActionFamily, before: Spinodal, after: Spinodal) -> Spinodal:
     return cusp
 
 
-def _ended(spinodal: Spinodal) -> bool:
+def _has_ended(spinodal: Spinodal) -> bool:
     """Whether no minimum ends here any more: the stationary point is a saddle in another mode."""
     return spinodal.softest_other < 0
 
 
-def _reversed(spinodal: Spinodal) -> Spinodal:
+def _reverse(spinodal: Spinodal) -> Spinodal:
     return replace(spinodal, tangent=-spinodal.tangent, velocity=-spinodal.velocity)
 
 
-def _advanced(
+def _advance_spinodal(
     family: ActionFamily, spinodal: Spinodal, step: float, landing: Landing | None
 ) -> Spinodal | None:
     """Point of the curve a step ahead, or where it has the value of a parameter."""
@@ -241,10 +241,10 @@ def _advanced(
     if landing is not None:
         point[landing.parameter] = landing.value
         row = np.eye(1 + len(point))[1 + landing.parameter]
-    return _corrected(family, point, coordinates, spinodal.mode, spinodal.tangent, row[None])
+    return _correct_point(family, point, coordinates, spinodal.mode, spinodal.tangent, row[None])
 
 
-def _corrected(
+def _correct_point(
     family: ActionFamily,
     point: np.ndarray,
     coordinates: np.ndarray,

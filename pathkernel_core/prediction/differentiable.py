@@ -35,7 +35,7 @@ from pathkernel_core.action.solution import Prediction
 from pathkernel_core.arrays.backend import (
     Array,
     array_namespace,
-    compiled,
+    compile_function,
     constant,
     derivatives,
     from_host,
@@ -206,7 +206,7 @@ def differentiable_solution(
     theta = (xi, labels, temperature, variances)
     fixed = tuple(constant(array) for array in theta)
     minimum = _minimum(fixed, network, form, tolerance)
-    evaluate = compiled(_near_minimum, xp, static=("network", "space"))
+    evaluate = compile_function(_near_minimum, xp, static=("network", "space"))
     with full_precision(xi):  # the products of derivatives, too, which are PyTorch's own
         action, log_evidence, factor = evaluate(minimum, fixed, theta, network=network, space=form)
     scaled = factor / xp.sqrt(variances[0])

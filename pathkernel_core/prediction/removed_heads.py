@@ -54,7 +54,7 @@ class FixedKernels:
         self._xi, self._labels, self._weights = xi, labels, weights
         self._temperature, self._variance = temperature, variance
         self._paths = np.arange(len(weights))
-        self._coefficients = self._fitted(self._paths)
+        self._coefficients = self._fit(self._paths)
 
     def without(
         self, head: Head, network: Network, problem: Problem | None
@@ -67,8 +67,8 @@ class FixedKernels:
         remaining = kept_heads(network.heads, [head])
         paths = network.paths_through(remaining)
         predictors: list[Predictor] = [
-            partial(self.silenced, paths=paths),
-            partial(self.restricted, paths=paths),
+            partial(self.predict_refitted, paths=paths),
+            partial(self.predict_mean, paths=paths),
         ]
         if problem is not None:
             smaller = problem.keep_paths(paths), network.keep_heads(remaining)
@@ -77,15 +77,15 @@ class FixedKernels:
                 predictors.append(lambda xi: solution.predict_mean(xi[:, paths]))
         return dict(zip(PREDICTIONS, predictors))
 
-    def silenced(self, xi: np.ndarray, paths: np.ndarray) -> np.ndarray:
+    def predict_refitted(self, xi: np.ndarray, paths: np.ndarray) -> np.ndarray:
         """Mean (P',) for examples (P', n, N_0) by some of the paths, fitted again."""
-        return self._kernel(xi, paths) @ self._fitted(paths)
+        return self._kernel(xi, paths) @ self._fit(paths)
 
-    def restricted(self, xi: np.ndarray, paths: np.ndarray | None = None) -> np.ndarray:
+    def predict_mean(self, xi: np.ndarray, paths: np.ndarray | None = None) -> np.ndarray:
         """Mean (P',) by some of the paths, by default all, fitted with all."""
         return self._kernel(xi, self._paths if paths is None else paths) @ self._coefficients
 
-    def _fitted(self, paths: np.ndarray) -> np.ndarray:
+    def _fit(self, paths: np.ndarray) -> np.ndarray:
         noise = self._temperature * np.eye(len(self._labels))
         return np.linalg.solve(self._kernel(self._xi, paths) + noise, self._labels)
 

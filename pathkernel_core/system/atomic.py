@@ -23,7 +23,7 @@ _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # of Linux's renameat2
 
 
 @contextmanager
-def replacing(path: str | os.PathLike, *, several_writers: bool = False) -> Iterator[Path]:
+def replace_file(path: str | os.PathLike, *, several_writers: bool = False) -> Iterator[Path]:
     """Give a file to write, which replaces ``path`` at the end, or nothing if an error is raised.
 
     Parameters

@@ -26,19 +26,19 @@ def printable(text: str, keep: str = "") -> str:
     )
 
 
-def shortened(text: str) -> str:
+def shorten_message(text: str) -> str:
     """Cut long words of a message, such as values of options, and a message that is too long."""
 
-    def cut(match: re.Match) -> str:
+    def cut_word(match: re.Match) -> str:
         return f"{match[0][:60]}…{match[0][-20:]} ({len(match[0])} characters)"
 
-    text = re.sub(rf"\S{{{_LONGEST_WORD},}}", cut, text)
+    text = re.sub(rf"\S{{{_LONGEST_WORD},}}", cut_word, text)
     if len(text) > _LONGEST_TEXT:
         text = f"{text[: _LONGEST_TEXT - 500]} … {text[-500:]}"
     return text
 
 
-def written(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A value of an option as a reader would write it, such as 2 for 2.0."""
     return number(value) if isinstance(value, float) else str(value)
 

@@ -14,7 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pathkernel_core.system.atomic import replacing
+from pathkernel_core.system.atomic import replace_file
 
 # jaxlib alone starts in a sixth of the time that JAX takes, but its names may go
 _START = """
@@ -70,7 +70,7 @@ def remembered_flags(flags: str, folder: Path | None) -> tuple[str, list[str]]:
         refused = " ".join(words)
         with (
             contextlib.suppress(OSError),
-            replacing(file, several_writers=True) as partial,
+            replace_file(file, several_writers=True) as partial,
         ):
             partial.write_text(f"{accepted}\n{refused}", encoding="utf-8")
     return accepted, refused.split()

@@ -26,7 +26,7 @@ def prepare_jax(threads: int = 1) -> None:
     os.environ.setdefault("JAX_ENABLE_X64", "1")
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     _set_flags(_ONE_CORE if threads == 1 else "")
-    if "JAX_COMPILATION_CACHE_DIR" not in os.environ and (folder := _compiled()):
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ and (folder := _compilation_folder()):
         os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder)
         os.environ.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", str(_LARGEST_CACHE))
         os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
@@ -48,7 +48,7 @@ def _set_flags(default: str) -> None:
         _logger.log(level, refusal(refused))
 
 
-def _compiled() -> Path | None:
+def _compilation_folder() -> Path | None:
     """Folder of what was compiled for processors like this one, in the user's cache folder."""
     # JAX does not tell processors apart: code of another one may crash this one
     return _cache(hashlib.sha256(_processor().encode()).hexdigest()[:16])

@@ -27,7 +27,7 @@ from pathkernel.run_command import check_task_names
 from pathkernel_core.contracts.hooks import PluginError, Plugins, load_plugins
 from pathkernel_core.contracts.result import Result
 from pathkernel_core.system.errors import PathkernelError
-from pathkernel_core.system.text import shortened
+from pathkernel_core.system.text import shorten_message
 from pathkernel_datasets.errors import StudyWarning
 
 _LIBRARIES = (  # of which reports of defects give the versions
@@ -141,7 +141,7 @@ def _run(arguments: list[str]) -> int:
         say("Interrupted.", err=True)
         return INTERRUPTED
     except click.ClickException as error:
-        error.message = shortened(error.message)
+        error.message = shorten_message(error.message)
         error.show()
         return error.exit_code
     except BrokenPipeError:  # nobody reads stdout any more, as with `| head`
@@ -149,7 +149,7 @@ def _run(arguments: list[str]) -> int:
     except Exception as error:
         if "--traceback" in arguments:
             say(traceback.format_exc(), err=True)
-        say(f"Error: {shortened(_message(error))}", err=True)
+        say(f"Error: {shorten_message(_message(error))}", err=True)
         return 1
     return 0
 

@@ -16,7 +16,7 @@ from pathkernel_core.contracts.hooks import PluginError
 from pathkernel_core.contracts.options import (
     Options,
     bounds,
-    checked,
+    check_value,
     declared_options,
     element_type,
     option,
@@ -68,15 +68,15 @@ def value_of_text(declared: Field, text: str, several: bool = False) -> Any:
     Raises
     ------
     TypeError, ValueError
-        As :func:`pathkernel_core.contracts.options.checked` does.
+        As :func:`pathkernel_core.contracts.options.check_value` does.
     """
     if several:
         values = tuple(value_of_text(declared, part) for part in text.split(","))
         return values if len(values) > 1 else values[0]
     if element_type(declared) is not None:
-        return checked(declared, entries_of_text(declared, text))
+        return check_value(declared, entries_of_text(declared, text))
     is_number = option_type(declared) in (int, float)
-    return checked(declared, _number(text) if is_number else text)
+    return check_value(declared, _number(text) if is_number else text)
 
 
 def entries_of_text(declared: Field, text: str) -> list[Any]:

@@ -92,12 +92,12 @@ def say(line: str, *, err: bool = False, wrap: bool = False) -> None:
         if record.silent:
             return
     if wrap:
-        line = _wrapped(line)
+        line = _wrap(line)
     with contextlib.suppress(*(OSError,) if err else ()):
         click.echo(printable(line, keep="\n"), err=err)
 
 
-def _wrapped(text: str) -> str:
+def _wrap(text: str) -> str:
     from pathkernel_views.console import has_width, stdout_console
 
     if not has_width():  # a program reads them, perhaps line by line

@@ -81,7 +81,7 @@ class SelectedParts(Options):
             yield f"{part}: skipped, no plugin that is installed knows this result"
             return
         try:
-            yield from views_of_values(self._configured(result), self.study)
+            yield from views_of_values(self._configure(result), self.study)
         except MissingExtraError as error:
             yield f"{part}: skipped, {error}"
         except (PathkernelError, OSError):
@@ -90,7 +90,7 @@ class SelectedParts(Options):
             damage = self.study.damage(part)
             yield f"{part}: skipped, {damage or f'{type(error).__name__}: {error}'}"
 
-    def _configured(self, result: type[Result]) -> Result:
+    def _configure(self, result: type[Result]) -> Result:
         """A result at the selected temperature and seed, as far as its views take them."""
         declared, temperature = declared_options(result).get("temperature"), self.temperature
         if isinstance(temperature, str) and not (declared and declared.metadata["choices"]):

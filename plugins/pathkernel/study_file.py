@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from pathkernel.options import entries_of_text, flags_of, offered_options, value_of_text
 from pathkernel_core.contracts.hooks import unknown_name
-from pathkernel_core.contracts.options import checked, declared_options, element_type, takes_several
+from pathkernel_core.contracts.options import (
+    check_value,
+    declared_options,
+    element_type,
+    takes_several,
+)
 from pathkernel_core.system.errors import PathkernelError
 from pathkernel_datasets.study.study import Study
 
@@ -100,11 +105,11 @@ def _value(declared: Field, value: Any) -> Any:
         entries = []
         for entry in value if isinstance(value, list) else [value]:
             entries += entries_of_text(declared, entry) if isinstance(entry, str) else [entry]
-        return checked(declared, entries)
+        return check_value(declared, entries)
     if isinstance(value, list) and value and takes_several(declared):
         values = tuple(_value(declared, entry) for entry in value)
         return values if len(values) > 1 else values[0]
-    return checked(declared, value)
+    return check_value(declared, value)
 
 
 def _is_path(folder: Path, text: str) -> bool:
@@ -153,14 +158,14 @@ def study_command(study: StoredStudy) -> str:
             if isinstance(value, bool):
                 words.append(flag if value else others[-1])
             else:
-                words += [flag, _typed(value)]
+                words += [flag, _format_typed(value)]
     return shlex.join([*words, "--out", study.path.name])
 
 
-def _typed(value: Any) -> str:
+def _format_typed(value: Any) -> str:
     """A value, or several, as they are typed on the command line."""
     if isinstance(value, (list, tuple)):
-        return ",".join(map(_typed, value))
+        return ",".join(map(_format_typed, value))
     return "none" if value is None else str(_without_point(value))
 
 

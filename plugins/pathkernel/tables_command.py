@@ -17,7 +17,7 @@ OPTIONS = ("json", "csv")
 """Names of the options that every such command has."""
 
 VERSION = 1
-"""Of the JSON document: raised when something is renamed or removed."""
+"""Version of the JSON document, raised when something is renamed or removed."""
 
 
 class TablesCommand(Command):

@@ -48,7 +48,7 @@ def _train(name: str, out: Path | None, **given: Any) -> None:
         with threadpool_limits(limits=1), showing_progress() as report:
             trained = training.train_one_shot_images(folder, settings, report=report)
     except KeyboardInterrupt:
-        message = f"{_saved(folder)}; run the same command again to resume."
+        message = f"{_describe_saved(folder)}; run the same command again to resume."
         say(f"\nInterrupted. {message}", err=True)
         raise SystemExit(INTERRUPTED) from None
     _say_outcome(trained, settings)
@@ -80,7 +80,7 @@ train.add_command(
 )
 
 
-def _saved(folder: Path) -> str:
+def _describe_saved(folder: Path) -> str:
     """The state of an interrupted training, as a clause."""
     from pathkernel_one_shot.folder import LATEST
     from pathkernel_trained.checkpoint import read_checkpoint

@@ -19,8 +19,8 @@ _KERNEL = ("train_example", "train_example_dual")
 class SamePathKernels(Analysis):
     """Kernel of each path with itself on training examples, sorted by label.
 
-    Of at most 50 examples, as in the paper, spread evenly over the training set, so that files
-    stay small.
+    It takes at most 50 examples, as in the paper, spread evenly over the training set, so that
+    files stay small.
     """
 
     name: ClassVar[str] = "same-path-kernels"

@@ -16,7 +16,7 @@ from pathkernel_capture.captured import Captured
 from pathkernel_capture.contraction import (
     Moments,
     along_product,
-    checked,
+    check_attention,
     readout_weights,
     side_by_side,
 )
@@ -24,7 +24,13 @@ from pathkernel_capture.tangent import PROJECTION, capture_tangent, check_option
 from pathkernel_core.arrays.products import matmul
 from pathkernel_core.paths.contraction import Readout
 from pathkernel_models.agreement import is_exempt, mismatch_message
-from pathkernel_models.batches import called, check_device, joined, split_batch, with_masks
+from pathkernel_models.batches import (
+    call_model,
+    check_device,
+    join_batches,
+    split_batch,
+    with_masks,
+)
 from pathkernel_models.errors import CaptureError
 from pathkernel_models.families import (
     AttentionModule,
@@ -35,7 +41,7 @@ from pathkernel_models.families import (
 from pathkernel_models.labels import check_argument_names, joined_labels, label_array
 from pathkernel_models.masks import HiddenKeys, check_masks, given_mask
 from pathkernel_models.outputs import Outputs
-from pathkernel_models.precision import is_half, tolerance, wide
+from pathkernel_models.precision import is_half, tolerance, widen
 from pathkernel_models.sequences import check_one_sequence
 from pathkernel_models.state import open_to_capture
 from pathkernel_models.watching import first_argument
@@ -107,7 +113,7 @@ def capture(
         random, where they have more; a vector has k² entries at most. The mean of a kernel over
         seeds is the kernel.
     seed : int
-        Of the projections; a test set takes that of the training set.
+        Seed of the projections; a test set takes that of the training set.
 
     Raises
     ------
@@ -122,8 +128,8 @@ def capture(
     Notes
     -----
     The prior's variance is fixed, but models differ in the size of their tokens: pass the result of
-    ``captured.scaled(30)``, or of :func:`choose_network`, to Problem, and scale test sets by
-    ``test.scaled(30, like=train)``. If a layer is refused that other sequences use, such as a
+    ``captured.scale_tokens(30)``, or of :func:`choose_network`, to Problem, and scale test sets by
+    ``test.scale_tokens(30, like=train)``. If a layer is refused that other sequences use, such as a
     decoder's, choose the layers of one sequence with ``layers=``. If padding counts although the
     batch has a mask, the model takes no mask there: give ``masks=``. If attention is NaN, take
     ``model.float()``.
@@ -161,7 +167,7 @@ def capture(
         )
     model = getattr(model, "_orig_mod", model)  # a compiled model runs without hooks
     modules = attention_modules(model)
-    numbers = _chosen(layers, len(modules))
+    numbers = _choose_layers(layers, len(modules))
     if outputs is not None:
         chosen = {number: modules[number - 1] for number in numbers}
         return capture_tangent(model, batches, chosen, outputs, projection, seed)
@@ -182,7 +188,7 @@ def capture(
     if not xi_of_batches:
         raise ValueError("batches must hold at least one batch")
     means, deviations = contraction.moments()
-    xi = joined(xi_of_batches)
+    xi = join_batches(xi_of_batches)
     return Captured(
         xi=xi,
         labels=joined_labels(labels, len(xi)),
@@ -266,7 +272,7 @@ class _Contraction:
         self._begin(mask)
         try:
             with HiddenKeys() as keys:
-                called(self.model, inputs)
+                call_model(self.model, inputs)
         except RuntimeError as error:  # of a shape that PyTorch refuses, in the model or here
             raise CaptureError(
                 f"{type(self.model).__name__} does not run on the batch while its attention is "
@@ -304,7 +310,7 @@ class _Contraction:
         """Record the embedded tokens as they enter the first block."""
         if not (self.picture == "product" and self.attend == "states"):
             tokens = first_argument(args, kwargs)
-            self._entered = wide(tokens.transpose(0, 1) if self.first.swapped else tokens)
+            self._entered = widen(tokens.transpose(0, 1) if self.first.swapped else tokens)
 
     def _report(
         self,
@@ -316,7 +322,7 @@ class _Contraction:
         precision: torch.dtype,
     ) -> None:
         where = self.where(number)
-        attention, states = checked(where, attention, states)
+        attention, states = check_attention(where, attention, states)
         # Wrong attention looks as good as right attention: every assumption that a batch can refute
         # is checked here, on each layer and batch, before anything is averaged
         if number in self._contracted:
@@ -413,7 +419,7 @@ class _Contraction:
         return {"approximation": f"{scope}; {left_out} are left out"}
 
 
-def _chosen(layers: Sequence[int] | None, count: int) -> list[int]:
+def _choose_layers(layers: Sequence[int] | None, count: int) -> list[int]:
     """Return the numbers of the chosen layers, in order."""
     if layers is None:
         return list(range(1, count + 1))

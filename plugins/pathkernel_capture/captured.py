@@ -14,7 +14,7 @@ import xarray as xr
 
 from pathkernel_core.arrays.backend import to_host
 from pathkernel_core.paths.heads import every_head, head_label
-from pathkernel_core.system.atomic import replacing
+from pathkernel_core.system.atomic import replace_file
 from pathkernel_datasets.variables.head_axis import scores_by_head
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Captured:
         Attentioned inputs in double precision, in the order of ``members``, those of the first
         layer slowest; in the tangent picture derivatives by the maps of heads.
     labels : array, shape (P,) or (P, C), or None
-        Of the batches; in the tangent picture the targets.
+        Labels of the batches; in the tangent picture the targets.
     members : tuple of L tuples of (layer, head)
         Heads of the model, both numbered from 1, that the theory's network has in each layer.
         (0, 0) is the identity path, past all layers.
@@ -46,7 +46,7 @@ class Captured:
         Whether there are paths past the heads of every layer, first in each layer, for
         ``Network(heads, widths, skips=s)``.
     shift, factor : array, shapes (n or 1, N_0) and (n or 1,)
-        Of :meth:`scaled`: the tokens of the model less ``shift``, times ``factor``.
+        What :meth:`scale_tokens` did: the tokens of the model less ``shift``, times ``factor``.
     """
 
     xi: np.ndarray
@@ -71,7 +71,7 @@ class Captured:
         """Number of heads of each layer of the theory's network."""
         return tuple(len(layer) for layer in self.members)
 
-    def scaled(self, scale: float, like: Captured | None = None) -> Captured:
+    def scale_tokens(self, scale: float, like: Captured | None = None) -> Captured:
         """Centre the tokens, divide them by their deviation and multiply them by ``scale``.
 
         In the tangent picture nothing is centred, and one factor multiplies all heads, whose sizes
@@ -115,7 +115,7 @@ class Captured:
         test : Captured, optional
             A test set; left out with ``test_fraction``.
         **options
-            Of :meth:`pathkernel_tasks.custom.Custom.from_arrays`.
+            Further options of :meth:`pathkernel_tasks.custom.Custom.from_arrays`.
 
         Raises
         ------
@@ -148,7 +148,7 @@ class Captured:
         if Path(path).suffix.lower() != ".npz":
             raise ValueError(f"path must end in .npz, but is {os.fspath(path)!r}")
         arrays = self._arrays(test)
-        with replacing(path) as partial, open(partial, "wb") as stream:
+        with replace_file(path) as partial, open(partial, "wb") as stream:
             np.savez(stream, **arrays)
 
     def _arrays(self, test: Captured | None) -> dict[str, Any]:
@@ -183,7 +183,7 @@ class Captured:
         if not (same_shift and np.allclose(self.factor, examples.factor, rtol=1e-6)):
             raise ValueError(
                 f"{name} is scaled differently from the training examples; take "
-                f"{name}.scaled(scale, like=train), with the scale of train"
+                f"{name}.scale_tokens(scale, like=train), with the scale of train"
             )
 
     def by_head(self, scores: Sequence[float] | xr.DataArray) -> xr.DataArray:

@@ -9,7 +9,7 @@ from torch import Tensor
 from pathkernel_core.arrays.products import matmul
 from pathkernel_core.paths.contraction import Readout
 from pathkernel_models.errors import CaptureError
-from pathkernel_models.precision import wide
+from pathkernel_models.precision import widen
 
 
 def readout_weights(readout: Readout | slice, mask: Tensor, dtype: torch.dtype) -> Tensor:
@@ -106,7 +106,9 @@ class Moments:
         return float(np.sqrt(max(variance, 0.0)))
 
 
-def checked(where: str, attention: Tensor | None, states: Tensor | None) -> tuple[Tensor, Tensor]:
+def check_attention(
+    where: str, attention: Tensor | None, states: Tensor | None
+) -> tuple[Tensor, Tensor]:
     """Return attention and states, in float32 at least, if they are of self-attention.
 
     Raises
@@ -139,4 +141,4 @@ def checked(where: str, attention: Tensor | None, states: Tensor | None) -> tupl
             f"{tuple(states.shape)}, not (batch, H, M, M) for (batch, M, N_0); choose other layers "
             "with layers="
         )
-    return attention, wide(states)
+    return attention, widen(states)

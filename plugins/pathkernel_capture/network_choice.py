@@ -34,7 +34,8 @@ class NetworkChoice:
     width, temperature, scale : float
         Width N, temperature T, and scale of the tokens.
     train : Captured
-        Training examples at that scale; test sets take ``test.scaled(choice.scale, like=train)``.
+        Training examples at that scale; test sets take
+        ``test.scale_tokens(choice.scale, like=train)``.
     solution : Solution
         Minimum of the action there.
     table : pandas.DataFrame
@@ -122,7 +123,7 @@ def choose_network(
     best: tuple[float, Solution | None] = (-math.inf, None)
     with supervised(report, threads=1) as progress:
         for scale in grid["scale"]:
-            scaled = train.scaled(scale)
+            scaled = train.scale_tokens(scale)
             problem = Problem(scaled.xi, scaled.labels)
             network = Network(train.heads, max(grid["width"]), outputs=outputs, skips=skips)
             for temperature in grid["temperature"]:
@@ -134,7 +135,7 @@ def choose_network(
                 # each scale is judged at the temperature that suits it best
                 evidence[scale] = max(evidence.get(scale, -math.inf), limit.log_evidence)
         scale = max(evidence, key=evidence.__getitem__)
-        scaled = train.scaled(scale)
+        scaled = train.scale_tokens(scale)
         problem = Problem(scaled.xi, scaled.labels)
         for width in grid["width"]:
             network = Network(train.heads, width, outputs=outputs, skips=skips)

@@ -23,15 +23,15 @@ import torch
 from torch import Tensor, nn
 
 from pathkernel_capture.captured import Captured
-from pathkernel_capture.contraction import checked
+from pathkernel_capture.contraction import check_attention
 from pathkernel_core.arrays.products import matmul
 from pathkernel_models.agreement import is_exempt, mismatch_message
-from pathkernel_models.batches import joined
+from pathkernel_models.batches import join_batches
 from pathkernel_models.derivatives import check_kept, check_leaves, derivatives
 from pathkernel_models.errors import CaptureError
 from pathkernel_models.families import AttentionModule
 from pathkernel_models.outputs import Outputs, checked_outputs
-from pathkernel_models.precision import tolerance, wide
+from pathkernel_models.precision import tolerance, widen
 from pathkernel_models.relations import examples_interact
 from pathkernel_models.state import open_to_capture, without_parameter_gradients
 from pathkernel_models.watching import first_tensor
@@ -85,8 +85,8 @@ def capture_tangent(
     xi, labels = [], []
     with open_to_capture(model), torch.enable_grad(), without_parameter_gradients(model):
         for batch in batches:
-            with tangents.observing():
-                z, targets = _given(outputs, batch)
+            with tangents.observe_layers():
+                z, targets = _run_outputs(outputs, batch)
                 if labels and targets.shape[1:] != labels[0].shape[1:]:
                     raise ValueError(
                         f"outputs gives targets of shape {targets.shape}, but {labels[0].shape} "
@@ -97,7 +97,7 @@ def capture_tangent(
             labels.append(targets)
     if not xi:
         raise ValueError("batches must hold at least one batch")
-    vectors = joined(xi)
+    vectors = join_batches(xi)
     # one deviation for all: the sizes of heads, which a deviation for each would take away, are
     # what this picture tells. Nothing is centred, since these are no averages of tokens
     deviation = float(np.linalg.norm(vectors) / np.sqrt(vectors.size))
@@ -117,7 +117,7 @@ def capture_tangent(
     )
 
 
-def _given(outputs: Outputs, batch: Any) -> tuple[Tensor, np.ndarray]:
+def _run_outputs(outputs: Outputs, batch: Any) -> tuple[Tensor, np.ndarray]:
     """Outputs (B, C) of a batch, and targets (B,) or (B, C) for the theory."""
     given = outputs(batch)
     z, y = given if isinstance(given, tuple | list) and len(given) == 2 else (None, None)
@@ -152,13 +152,13 @@ class _Projections:
         """Project states (batch, M, N_0)."""
         if self._states is None:
             self._states = self._draw(0, attended.shape[-1:])
-        return matmul(wide(attended), self._states.to(wide(attended)))
+        return matmul(widen(attended), self._states.to(widen(attended)))
 
     def derivatives(self, slopes: Tensor, column: int, outputs: int) -> Tensor:
         """Project derivatives (batch, M, N) of one of C outputs; their sum is of all outputs."""
         if self._derivatives is None:
             self._derivatives = self._draw(1, (outputs, slopes.shape[-1]))
-        return matmul(wide(slopes), self._derivatives[column].to(wide(slopes)))
+        return matmul(widen(slopes), self._derivatives[column].to(widen(slopes)))
 
     def _draw(self, side: int, shape: tuple[int, ...]) -> Tensor:
         """Matrix of entries (…, k), the identity if there are no more entries than dimensions."""
@@ -181,7 +181,7 @@ class _Tangents:
         self._widths: dict[str, set[int]] = {"attend to states": set(), "give outputs": set()}
 
     @contextmanager
-    def observing(self) -> Iterator[None]:
+    def observe_layers(self) -> Iterator[None]:
         """Observe all layers inside the context, in which derivatives are taken, too."""
         self._attended, self._added = {}, {number: [] for number in self._layers}
         self._has_run = False
@@ -217,7 +217,7 @@ class _Tangents:
         if self._has_run:
             return
         layer = self._layers[number]
-        attention, states = checked(layer.where, attention, states)
+        attention, states = check_attention(layer.where, attention, states)
         if number in self._attended:
             raise CaptureError(
                 f"{layer.where} runs more than once in a forward pass; layers that share their "

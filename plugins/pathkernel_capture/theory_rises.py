@@ -58,7 +58,7 @@ def theory_rises(
     predictions = PREDICTIONS if equilibrate else PREDICTIONS[:2]
     heads = every_head(network.heads)
     rises = {name: np.full(len(heads), np.nan) for name in predictions}
-    intact = np.mean((fixed.restricted(validation.xi) - validation.labels) ** 2)
+    intact = np.mean((fixed.predict_mean(validation.xi) - validation.labels) ** 2)
     members = [head for layer in train.members for head in layer]
     for column, (head, member) in enumerate(zip(heads, members)):
         if member == (0, 0):

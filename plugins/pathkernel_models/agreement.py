@@ -114,7 +114,7 @@ def mismatch_message(module: nn.Module, where: str, difference: float) -> str:
 
 
 @contextmanager
-def compared(
+def compare_attention(
     module: nn.Module,
     where: str,
     heads: int,
@@ -157,7 +157,7 @@ def compared(
         if not pending:
             return forward(*args, **kwargs)
         recording = Recording(rows=_QUERIES)
-        with recording.observing(points):
+        with recording.observe(points):
             output = forward(*args, **kwargs)
         states = first_argument(args, kwargs)
         batch = len(states.transpose(0, 1) if swapped else states)

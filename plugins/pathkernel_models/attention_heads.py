@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pathkernel_models.errors import CaptureError
-from pathkernel_models.linear_maps import multiplied
+from pathkernel_models.linear_maps import projection_matrix
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,13 +68,13 @@ class AttentionHeads:
         if not rows:
             return
         groups = self.groups
-        parts = [self.count + 2 * groups] if self.fused else [self.count, groups, groups]
+        parts = [self.count + 2 * groups] if self.is_fused else [self.count, groups, groups]
         parts += [self.count] * (len(rows) - len(parts))
         if (
             groups < 1
             or self.count % groups
             or any(count % part for count, part in zip(rows, parts))
-            or (self.fused and rows[0] != parts[0] * self.size)
+            or (self.is_fused and rows[0] != parts[0] * self.size)
         ):
             raise CaptureError(
                 f"projections of {', '.join(map(str, rows))} rows are not those of queries, keys "
@@ -92,25 +92,25 @@ class AttentionHeads:
         return self.output.weight.shape[self.output_axis] // self.count
 
     @property
-    def fused(self) -> bool:
+    def is_fused(self) -> bool:
         """Whether queries, keys and values share one projection."""
         return len(self.projections) == 1
 
     @property
     def groups(self) -> int:
         """Number of heads of keys and values."""
-        if self.fused:
+        if self.is_fused:
             return (len(_rows(self.projections[0])) // self.size - self.count) // 2
         return len(_rows(self.value_projection)) // self.size
 
     @property
     def value_projection(self) -> nn.Module:
         """Projection of the values, or the shared one."""
-        return self.projections[0 if self.fused else 2]
+        return self.projections[0 if self.is_fused else 2]
 
     def values(self, rows: Tensor) -> Tensor:
         """Select the values of each head, (H, G, …), from rows (R, …) of their projection."""
-        if self.by_head and self.fused:
+        if self.by_head and self.is_fused:
             values = rows.unflatten(0, (self.groups, -1, self.size))[:, -1]
         else:
             values = rows[-self.groups * self.size :].unflatten(0, (self.groups, self.size))
@@ -127,7 +127,7 @@ class AttentionHeads:
     def value_weights(self, where: str) -> Tensor:
         """Return the matrix that gives each head's values, (H, G, N_0), of a layer."""
         projection = self.value_projection
-        return self.values(multiplied(projection, _rows(projection), where))
+        return self.values(projection_matrix(projection, _rows(projection), where))
 
     def slices(self) -> Iterator[tuple[nn.Module, int, Tensor]]:
         """Yield modules, the axis of the heads in their weight, and the users of every entry.
@@ -138,10 +138,10 @@ class AttentionHeads:
         group = torch.eye(self.groups, dtype=torch.bool)
         group = group.repeat_interleave(self.count // self.groups, dim=1)
         for index, projection in enumerate(self.projections):
-            if self.fused and self.by_head:
+            if self.is_fused and self.by_head:
                 queries = single.unflatten(0, (self.groups, -1))
                 blocks = torch.cat([queries, group[:, None], group[:, None]], dim=1).flatten(0, 1)
-            elif self.fused:
+            elif self.is_fused:
                 blocks = torch.cat([single, group, group])
             else:
                 blocks = group if index in (1, 2) else single

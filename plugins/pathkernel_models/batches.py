@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from pathkernel_models.errors import CaptureError
 
 
-def called(model: nn.Module, inputs: Any) -> Any:
+def call_model(model: nn.Module, inputs: Any) -> Any:
     """Call a model with the arguments of a batch."""
     if isinstance(inputs, Mapping):
         return model(**inputs)
@@ -64,17 +64,17 @@ def check_device(model: nn.Module, inputs: Any) -> None:
             )
 
 
-def joined(batches: list[np.ndarray]) -> np.ndarray:
+def join_batches(batches: list[np.ndarray]) -> np.ndarray:
     """Concatenate all batches, releasing each after its copy."""
     # concatenate would have everything twice at its end: here it is one array and what is left
-    joined = np.empty((sum(map(len, batches)), *batches[0].shape[1:]), batches[0].dtype)
+    everything = np.empty((sum(map(len, batches)), *batches[0].shape[1:]), batches[0].dtype)
     start = 0
     batches.reverse()
     while batches:
         batch = batches.pop()
-        joined[start : start + len(batch)] = batch
+        everything[start : start + len(batch)] = batch
         start += len(batch)
-    return joined
+    return everything
 
 
 def with_masks(

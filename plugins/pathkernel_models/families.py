@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pathkernel_models.agreement import compared
+from pathkernel_models.agreement import compare_attention
 from pathkernel_models.attention_heads import AttentionHeads, input_axis
 from pathkernel_models.errors import CaptureError
-from pathkernel_models.linear_maps import multiplied
-from pathkernel_models.watching import Points, Report, watched
+from pathkernel_models.linear_maps import projection_matrix
+from pathkernel_models.watching import Points, Report, watch_attention
 
 Change = Callable[[Tensor], Tensor]
 """Takes the outputs of the heads of a layer, side by side, and returns their replacement."""
@@ -33,7 +33,7 @@ class AttentionModule:
     Attributes
     ----------
     number : int
-        Of the layer, from 1.
+        Number of the layer, from 1.
     name : str
         In the model.
     module : Module
@@ -46,7 +46,7 @@ class AttentionModule:
         Name of the output weight in ``projection``.
     output_axis : int
         Axis of the output weight on which heads lie one after the other.
-    joined : callable
+    change_outputs : callable
         Takes a :data:`Change`, applied in every forward pass inside the context.
     values : callable, optional
         Returns the weights of the heads' values, (H, G, N_0).
@@ -68,7 +68,7 @@ class AttentionModule:
     projection: nn.Module
     weight_name: str
     output_axis: int
-    joined: Callable[[Change], AbstractContextManager[None]]
+    change_outputs: Callable[[Change], AbstractContextManager[None]]
     values: Callable[[], Tensor] | None = None
     points: Points | None = None
     swapped: bool = False
@@ -120,15 +120,17 @@ class AttentionModule:
             return self.output.detach().flatten(0, -2).mT
         if not self.runs_projection:  # its weight is read
             return weight.detach()
-        return multiplied(self.projection, weight, self.where)
+        return projection_matrix(self.projection, weight, self.where)
 
     def watch(self, report: Report) -> AbstractContextManager[None]:
         """Report every forward pass inside the context."""
-        return watched(self.module, self.heads, self.points, self.swapped, report)
+        return watch_attention(self.module, self.heads, self.points, self.swapped, report)
 
     def compare(self, agreed: Callable[[], None]) -> AbstractContextManager[None]:
-        """Compare attention times values with the heads' output, see :func:`compared`."""
-        return compared(self.module, self.where, self.heads, self.points, self.swapped, agreed)
+        """Compare attention times values with the heads' output, see :func:`compare_attention`."""
+        return compare_attention(
+            self.module, self.where, self.heads, self.points, self.swapped, agreed
+        )
 
 
 def attention_modules(model: nn.Module) -> list[AttentionModule]:
@@ -200,7 +202,7 @@ def _attention(
     elif hasattr(module, "hook_pattern") and hasattr(module, "W_O"):
         return _of_transformer_lens(number, name, module)
     else:
-        if kind := _quantised(module, parent):
+        if kind := _quantised_class(module, parent):
             raise CaptureError(
                 f"{name} has a quantised projection, {kind}, whose weight is no tensor; take the "
                 "model as it was before quantisation"
@@ -213,9 +215,9 @@ def _attention(
     if description.projections:
         groups, values = description.groups, lambda: description.value_weights(where)
         norms = [getattr(module, name, None) for name in _NORMS]
-        joined = (description.output, *(norm for norm in norms if isinstance(norm, nn.Module)))
+        readers = (description.output, *(norm for norm in norms if isinstance(norm, nn.Module)))
         points = Points(
-            description.value_projection, joined, description.values_by_head, description.linear
+            description.value_projection, readers, description.values_by_head, description.linear
         )
     runs = type(module).__name__ not in _READ_WEIGHTS
     if not runs:
@@ -230,7 +232,7 @@ def _attention(
         projection=description.output,
         weight_name="weight",
         output_axis=description.output_axis,
-        joined=change,
+        change_outputs=change,
         values=values,
         points=points,
         swapped=not description.batch_first,
@@ -314,7 +316,7 @@ def _of_torch(number: int, name: str, module: nn.MultiheadAttention) -> Attentio
         projection=projection,
         weight_name="weight",
         output_axis=1,
-        joined=_after(module, projection),
+        change_outputs=_after(module, projection),
         values=values,
         swapped=not module.batch_first,
         runs_projection=False,
@@ -340,7 +342,7 @@ def _of_transformer_lens(number: int, name: str, module: nn.Module) -> Attention
         projection=module,
         weight_name="W_O",
         output_axis=0,
-        joined=_before(module.hook_z),
+        change_outputs=_before(module.hook_z),
         values=values,
         points=Points(module.hook_v, (module.hook_z,), by_head),
     )
@@ -354,8 +356,8 @@ class _Identity:
     def __init__(self, like: Tensor):
         self.weight = torch.eye(like.shape[1]).to(like)
 
-    def __call__(self, joined: Tensor) -> Tensor:
-        return joined
+    def __call__(self, outputs: Tensor) -> Tensor:
+        return outputs
 
 
 @contextmanager
@@ -379,20 +381,20 @@ def _before(module: nn.Module) -> Callable[[Change], AbstractContextManager[None
     """Return a context that changes the input of a module."""
 
     @contextmanager
-    def joined(change: Change) -> Iterator[None]:
-        def changed(_: nn.Module, inputs: tuple, named: dict) -> tuple[tuple, dict]:
+    def change_outputs(change: Change) -> Iterator[None]:
+        def change_input(_: nn.Module, inputs: tuple, named: dict) -> tuple[tuple, dict]:
             if inputs:
                 return (change(inputs[0]), *inputs[1:]), named
             first, value = next(iter(named.items()))
             return inputs, named | {first: change(value)}
 
-        handle = module.register_forward_pre_hook(changed, with_kwargs=True)
+        handle = module.register_forward_pre_hook(change_input, with_kwargs=True)
         try:
             yield
         finally:
             handle.remove()
 
-    return joined
+    return change_outputs
 
 
 def _after(
@@ -401,7 +403,7 @@ def _after(
     """Return a context that changes the heads of a module that reads its projection's weight."""
 
     @contextmanager
-    def joined(change: Change) -> Iterator[None]:
+    def change_outputs(change: Change) -> Iterator[None]:
         (name,) = (name for name, child in module.named_children() if child is projection)
         shown = getattr(module, name)  # of a context around this one, such as heads off
 
@@ -416,7 +418,7 @@ def _after(
         finally:
             handle.remove()
 
-    return joined
+    return change_outputs
 
 
 def _projection(module: Any, names: tuple[str, ...]) -> nn.Module | None:
@@ -426,7 +428,7 @@ def _projection(module: Any, names: tuple[str, ...]) -> nn.Module | None:
     return next((linear for linear in attributes if getattr(_weight(linear), "ndim", 0) == 2), None)
 
 
-def _quantised(module: nn.Module, parent: nn.Module) -> str | None:
+def _quantised_class(module: nn.Module, parent: nn.Module) -> str | None:
     """Return the class of a projection of attention whose weight is a method, as of torch.ao."""
     names = (*_FUSED, *_QUERIES, *_KEYS, *_VALUES, *_OUTPUTS)
     projections = [getattr(module, name, None) for name in names]

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from pathkernel_core.paths.heads import every_head
 from pathkernel_datasets.variables.head_axis import Heads, heads_named, score_array
-from pathkernel_models.batches import called, split_batch
+from pathkernel_models.batches import call_model, split_batch
 from pathkernel_models.compared_layers import ComparedLayers
 from pathkernel_models.errors import CaptureError
 from pathkernel_models.families import AttentionModule, attention_modules
-from pathkernel_models.state import evaluating
-from pathkernel_models.switching import observed, scaled, switched_off
+from pathkernel_models.state import set_evaluation
+from pathkernel_models.switching import observe_heads, scale_heads, switch_off_heads
 
 
 @contextmanager
@@ -82,9 +82,9 @@ def heads_off(
         means = mean_outputs(model, [layers[number - 1] for number in off], batches)
     compared = ComparedLayers()
     with ExitStack() as stack:
-        stack.enter_context(switched_off(layers, off, compared, means))
+        stack.enter_context(switch_off_heads(layers, off, compared, means))
         if gains is not None:
-            stack.enter_context(scaled(layers, gains_by_layer(layers, gains, off), compared))
+            stack.enter_context(scale_heads(layers, gains_by_layer(layers, gains, off), compared))
         yield model
 
 
@@ -168,14 +168,14 @@ def mean_outputs(
         sums[number] = sums.get(number, 0) + total
         counts[number] = counts.get(number, 0.0) + float(weights.sum())
 
-    with evaluating(model):
+    with set_evaluation(model):
         for batch in batches:
             inputs = split_batch(batch)[0]
             mask = inputs.get("attention_mask") if isinstance(inputs, Mapping) else None
             with ExitStack() as stack:
                 for attention in layers:
-                    stack.enter_context(observed(attention, partial(add, mask=mask)))
-                called(model, inputs)
+                    stack.enter_context(observe_heads(attention, partial(add, mask=mask)))
+                call_model(model, inputs)
     if missing := [layer for layer in layers if layer.number not in sums]:
         raise ValueError(
             f"batches must hold at least one batch on which {missing[0].where} runs, for the means "

@@ -95,7 +95,7 @@ def joined_labels(labels: list[np.ndarray | None], examples: int) -> np.ndarray 
     if len(columns) > 1:
         shapes = ", ".join(str(array.shape) for array in arrays[:4])
         raise ValueError(f"labels of batches have shapes {shapes}; give all as many columns")
-    joined = np.concatenate(arrays)
-    if len(joined) != examples:
-        raise ValueError(f"batches have {len(joined)} labels for {examples} examples")
-    return joined
+    all_labels = np.concatenate(arrays)
+    if len(all_labels) != examples:
+        raise ValueError(f"batches have {len(all_labels)} labels for {examples} examples")
+    return all_labels

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from pathkernel_models.errors import CaptureError
-from pathkernel_models.state import evaluating
+from pathkernel_models.state import set_evaluation
 
 _TOLERANCE = 1e-4  # of the largest output
 _HALF = 0.03  # the same in half precision
 
 
-def multiplied(projection: nn.Module, weight: Tensor, where: str) -> Tensor:
+def projection_matrix(projection: nn.Module, weight: Tensor, where: str) -> Tensor:
     """Return the matrix (outputs, inputs) that a projection multiplies its input by.
 
     Parameters
@@ -102,7 +102,7 @@ def _multiplies(projection: nn.Module, weight: Tensor) -> bool:
 def _increments(projection: nn.Module, vectors: Tensor) -> Tensor:
     """Return the outputs for vectors (k, inputs) less those for 0, (k, outputs)."""
     # less the bias, whatever adds it; as tokens of one sequence, for modules that want three axes
-    with evaluating(projection):
+    with set_evaluation(projection):
         outputs = projection(torch.cat([torch.zeros_like(vectors[:1]), vectors])[None])
     return outputs[0, 1:] - outputs[0, :1]
 

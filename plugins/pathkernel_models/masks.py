@@ -151,7 +151,7 @@ def check_masks(
         if not padding.any() or (crossed and name not in _TARGETS):
             continue
         same = (by_sequence(hidden, len(padding)) for hidden in observed)
-        if _converted(~tokens, padding) or any(
+        if _hides_padding(~tokens, padding) or any(
             hidden is not None and torch.equal(hidden, padding) for hidden in same
         ):
             continue
@@ -168,7 +168,7 @@ def check_masks(
         )
 
 
-def _converted(hidden: Tensor, padding: Tensor) -> bool:
+def _hides_padding(hidden: Tensor, padding: Tensor) -> bool:
     """Whether attention hides some of the padding of a mask of other tokens, (batch, M')."""
     if hidden.shape == padding.shape or len(hidden) != len(padding):
         return False

@@ -25,6 +25,6 @@ def tolerance(dtype: torch.dtype) -> float:
     return 0.05 if dtype in HALF else 1e-3
 
 
-def wide(values: Tensor) -> Tensor:
+def widen(values: Tensor) -> Tensor:
     """Values in float32 at least, for products."""
     return values.to(torch.promote_types(values.dtype, torch.float32))

@@ -60,7 +60,7 @@ def examples_interact(
     ----------
     values : Tensor
     leaves : sequence of Tensor
-        Of several consecutive sequences for each example, on the first axis.
+        Leaves of several consecutive sequences for each example, on the first axis.
     name : str
         Function that gives the values, for messages.
     by_example : callable

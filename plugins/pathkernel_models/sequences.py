@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pathkernel_models.batches import called
+from pathkernel_models.batches import call_model
 from pathkernel_models.errors import CaptureError
 from pathkernel_models.families import AttentionModule, block_name
 from pathkernel_models.watching import first_argument
@@ -43,8 +43,8 @@ def check_one_sequence(model: nn.Module, inputs: Any, layers: Sequence[Attention
         for states, changed in zip(entered, (False, True)):
             with ExitStack() as hooks:
                 for layer in stacks.values():
-                    hooks.callback(_entering(model, layer, states, changed and layer is first))
-                called(model, inputs)
+                    hooks.callback(_hook_entry(model, layer, states, changed and layer is first))
+                call_model(model, inputs)
     for layer in others:
         before, after = (states.get(layer.name) for states in entered)
         start = entered[0].get(first.name)
@@ -57,7 +57,7 @@ def check_one_sequence(model: nn.Module, inputs: Any, layers: Sequence[Attention
             )
 
 
-def _entering(
+def _hook_entry(
     model: nn.Module, layer: AttentionModule, states: dict[str, Tensor], changed: bool
 ) -> Any:
     """Note the states that first enter the block of a layer, or change them; return its undoing."""

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 
-def uncompiled() -> AbstractContextManager[Any]:
+def suspend_compilation() -> AbstractContextManager[Any]:
     """Return a context in which compiled models run uncompiled, since their code ignores hooks."""
     if "torch._dynamo" not in sys.modules:  # nothing is compiled
         return nullcontext()
@@ -19,10 +19,10 @@ def uncompiled() -> AbstractContextManager[Any]:
 
 
 @contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
+def set_evaluation(model: nn.Module) -> Iterator[None]:
     """Set evaluation mode, without gradients and compiled code, inside the context."""
     with ExitStack() as restored:
-        restored.enter_context(uncompiled())
+        restored.enter_context(suspend_compilation())
         restored.enter_context(torch.no_grad())
         for module in model.modules():
             restored.callback(setattr, module, "training", module.training)
@@ -44,7 +44,7 @@ def without_fused_layers() -> Iterator[None]:
 @contextmanager
 def open_to_capture(model: nn.Module) -> Iterator[None]:
     """Evaluate, with attention computed step by step by functions of PyTorch, in the context."""
-    with evaluating(model), without_fused_layers(), _eager(model, kept=()):
+    with set_evaluation(model), without_fused_layers(), _set_eager(model, kept=()):
         yield
 
 
@@ -54,12 +54,12 @@ def open_to_gradients(model: nn.Module) -> Iterator[None]:
 
     ``scaled_dot_product_attention`` stays, which keeps no weights for the backward pass.
     """
-    with evaluating(model), without_fused_layers(), _eager(model, kept=("sdpa",)):
+    with set_evaluation(model), without_fused_layers(), _set_eager(model, kept=("sdpa",)):
         yield
 
 
 @contextmanager
-def _eager(model: nn.Module, kept: tuple[str, ...]) -> Iterator[None]:
+def _set_eager(model: nn.Module, kept: tuple[str, ...]) -> Iterator[None]:
     """Take eager attention of transformers, unless all that a model has is kept, in the context."""
     # containers come first, and pass the setting on
     switched = [module for module in model.modules() if hasattr(module, "set_attn_implementation")]

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from pathkernel_models.compared_layers import ComparedLayers
 from pathkernel_models.errors import CaptureError
 from pathkernel_models.families import AttentionModule, standing_in
-from pathkernel_models.state import uncompiled, without_fused_layers
+from pathkernel_models.state import suspend_compilation, without_fused_layers
 
 
 @contextmanager
-def switched_off(
+def switch_off_heads(
     layers: Sequence[AttentionModule],
     off: dict[int, list[int]],
     compared: ComparedLayers,
@@ -39,7 +39,7 @@ def switched_off(
     # At the input of the output projection, not in its weight, which adapters, parametrisations and
     # quantisation compute anew; not in the attention, where a fused kernel shows no heads
     with ExitStack() as stack:
-        stack.enter_context(uncompiled())
+        stack.enter_context(suspend_compilation())
         if means:
             stack.enter_context(without_fused_layers())
         off_layers = []
@@ -55,7 +55,7 @@ def switched_off(
 
 
 class ScaledLayer(NamedTuple):
-    """A layer that ran in :func:`scaled`: its number, gains (batch, H), and heads' precision."""
+    """A layer that ran in :func:`scale_heads`: number, gains (batch, H), precision of heads."""
 
     number: int
     gains: Tensor
@@ -63,7 +63,7 @@ class ScaledLayer(NamedTuple):
 
 
 @contextmanager
-def scaled(
+def scale_heads(
     layers: Sequence[AttentionModule],
     gains: Sequence[np.ndarray],
     compared: ComparedLayers,
@@ -75,9 +75,9 @@ def scaled(
     Parameters
     ----------
     layers, compared
-        As for :func:`switched_off`.
+        As for :func:`switch_off_heads`.
     gains : sequence of array, shape (H,)
-        Of every layer.
+        Gains of every layer.
     with_gradients : bool
         Whether gains are leaves that gradients are taken by, one for every example.
 
@@ -88,7 +88,7 @@ def scaled(
     """
     running: list[ScaledLayer] = []
     with ExitStack() as stack:
-        stack.enter_context(uncompiled())
+        stack.enter_context(suspend_compilation())
         stack.enter_context(without_fused_layers())
         for attention, of_layer in zip(layers, gains):
             if not with_gradients and (of_layer == 1).all():
@@ -96,12 +96,12 @@ def scaled(
             attention.check_read()
             stack.enter_context(compared.compare(attention))
 
-            def multiplied(
-                joined: Tensor,
+            def multiply(
+                outputs: Tensor,
                 attention: AttentionModule = attention,
                 of_layer: np.ndarray = of_layer,
             ) -> Tensor:
-                heads = by_head(joined, attention)
+                heads = by_head(outputs, attention)
                 # products in float32, and gradients, where the model has half precision
                 wide = torch.promote_types(heads.dtype, torch.float32)
                 factor = torch.as_tensor(of_layer, dtype=wide, device=heads.device)
@@ -115,29 +115,31 @@ def scaled(
                 column = factor.reshape(shape)
                 # filled: 0 times the infinity or NaN of a head that is off is NaN
                 scaled = (heads.to(wide) * column).masked_fill(column == 0, 0.0)
-                return scaled.to(joined.dtype).reshape(joined.shape)
+                return scaled.to(outputs.dtype).reshape(outputs.shape)
 
-            stack.enter_context(attention.joined(multiplied))
+            stack.enter_context(attention.change_outputs(multiply))
         yield running
 
 
 @contextmanager
-def observed(attention: AttentionModule, report: Callable[[Tensor, int], None]) -> Iterator[None]:
+def observe_heads(
+    attention: AttentionModule, report: Callable[[Tensor, int], None]
+) -> Iterator[None]:
     """Report the outputs of the heads of a layer, (batch, M, H, G), and its number, inside."""
 
-    def unchanged(joined: Tensor) -> Tensor:
-        heads = by_head(joined, attention)
+    def report_outputs(outputs: Tensor) -> Tensor:
+        heads = by_head(outputs, attention)
         report(heads.transpose(0, 1) if attention.swapped else heads, attention.number)
-        return joined
+        return outputs
 
-    with uncompiled(), without_fused_layers(), attention.joined(unchanged):
+    with suspend_compilation(), without_fused_layers(), attention.change_outputs(report_outputs):
         yield
 
 
 def factors_by_layer(
     running: Sequence[ScaledLayer], layers: Sequence[AttentionModule]
 ) -> list[Tensor]:
-    """Gains (batch, H) of all layers in their order, of a forward pass in :func:`scaled`.
+    """Gains (batch, H) of all layers in their order, of a forward pass in :func:`scale_heads`.
 
     Raises a CaptureError if a layer did not run once.
     """
@@ -153,11 +155,11 @@ def factors_by_layer(
     return [gains[attention.number] for attention in layers]
 
 
-def by_head(joined: Tensor, attention: AttentionModule) -> Tensor:
+def by_head(outputs: Tensor, attention: AttentionModule) -> Tensor:
     """Outputs of the heads of a layer, (…, H, G), from those side by side, (…, H·G)."""
     if attention.output.ndim == 3:  # of TransformerLens
-        return joined
-    return joined.unflatten(-1, (attention.heads, -1))
+        return outputs
+    return outputs.unflatten(-1, (attention.heads, -1))
 
 
 class _Layer:
@@ -180,7 +182,7 @@ class _Layer:
         with ExitStack() as stack:
             if attention.runs_projection or self._mean is not None:
                 stack.callback(attention.module.register_forward_hook(ran).remove)
-                stack.enter_context(attention.joined(self._masked))
+                stack.enter_context(attention.change_outputs(self._mask_outputs))
             else:
                 # a projection that never runs has no input to hook: PyTorch's function reads its
                 # weight, so that a stand-in shows one with the heads' columns at zero
@@ -201,18 +203,18 @@ class _Layer:
                 "a method pathkernel_heads, which returns pathkernel.AttentionHeads"
             )
 
-    def _masked(self, joined: Tensor) -> Tensor:
+    def _mask_outputs(self, outputs: Tensor) -> Tensor:
         """Outputs of the heads, (…, H·G) or (…, H, G), without those that are off."""
         self._projection_ran = True
-        mask = self._removed.to(joined.device)
+        mask = self._removed.to(outputs.device)
         if self._mean is not None:
-            heads = by_head(joined, self._attention)
+            heads = by_head(outputs, self._attention)
             mean = self._mean.to(heads)
-            return torch.where(mask[:, None], mean, heads).reshape(joined.shape)
+            return torch.where(mask[:, None], mean, heads).reshape(outputs.shape)
         # filled rather than multiplied: 0 times the infinity or NaN of a head that is off is NaN
         if self._attention.output.ndim == 3:  # (…, H, G), of TransformerLens
-            return joined.masked_fill(mask[:, None], 0.0)
-        return joined.masked_fill(mask.repeat_interleave(joined.shape[-1] // len(mask)), 0.0)
+            return outputs.masked_fill(mask[:, None], 0.0)
+        return outputs.masked_fill(mask.repeat_interleave(outputs.shape[-1] // len(mask)), 0.0)
 
     def _masked_weight(self, weight: Tensor) -> Tensor:
         """Output weight, (output, H·G), without the columns of heads that are off."""
@@ -226,8 +228,8 @@ class _Masked:
     def __init__(self, projection: Any, masked: Callable[[Tensor], Tensor]):
         self._projection, self._masked_weight = projection, masked
 
-    def __call__(self, joined: Tensor) -> Tensor:
-        return nn.functional.linear(joined, self.weight, self._projection.bias)
+    def __call__(self, outputs: Tensor) -> Tensor:
+        return nn.functional.linear(outputs, self.weight, self._projection.bias)
 
     @property
     def weight(self) -> Tensor:

@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from pathkernel_core.arrays.products import matmul
 from pathkernel_models.masks import SOFTMAX, by_sequence, hidden_keys
-from pathkernel_models.precision import lowest_precision, wide
+from pathkernel_models.precision import lowest_precision, widen
 
 Report = Callable[["Tensor | None", "Tensor | None", "Tensor | None", float, torch.dtype], None]
 """Takes attention (batch, H, query, key) or None if it was not observed; the states
@@ -36,7 +36,7 @@ class Points:
     ----------
     values : Module
         Its output holds the values of all heads.
-    joined : tuple of Module
+    readers : tuple of Module
         The input of one of them holds the outputs of all heads, one after the other: the output
         projection, or a norm before it.
     by_head : callable
@@ -47,7 +47,7 @@ class Points:
     """
 
     values: nn.Module
-    joined: tuple[nn.Module, ...]
+    readers: tuple[nn.Module, ...]
     by_head: Callable[[Tensor], Tensor]
     linear: Callable[[Tensor], Tensor] | None = None
 
@@ -70,8 +70,8 @@ class Recording(TorchFunctionMode):
         Attention weights that PyTorch's functions computed.
     hidden : list of Tensor or None
         Keys that each of them hides from all queries, see :func:`hidden_keys`.
-    values, joined : list of Tensor
-        Output of ``Points.values``, and inputs of ``Points.joined``.
+    values, outputs : list of Tensor
+        Output of ``Points.values``, and inputs of ``Points.readers``.
     states : Tensor or None
         Attended states in ``multi_head_attention_forward``, if it ran.
     value_states : Tensor or None
@@ -86,7 +86,7 @@ class Recording(TorchFunctionMode):
         self.weights: list[Tensor] = []
         self.hidden: list[Tensor | None] = []
         self.values: list[Tensor] = []
-        self.joined: list[Tensor] = []
+        self.outputs: list[Tensor] = []
         self.states: Tensor | None = None
         self.value_states: Tensor | None = None
         self.random = False
@@ -127,15 +127,15 @@ class Recording(TorchFunctionMode):
         self.hidden.append(hidden_keys(function, args, kwargs))
 
     @contextmanager
-    def observing(self, points: Points | None) -> Iterator[None]:
+    def observe(self, points: Points | None) -> Iterator[None]:
         """Record everything inside the context."""
 
         def note_values(_: nn.Module, inputs: tuple, named: dict, output: Any) -> None:
             self.value_states = first_argument(inputs, named)
             self.values.append(first_tensor(output))
 
-        def note_joined(_: nn.Module, inputs: tuple, named: dict) -> None:
-            self.joined.append(first_argument(inputs, named))
+        def note_outputs(_: nn.Module, inputs: tuple, named: dict) -> None:
+            self.outputs.append(first_argument(inputs, named))
 
         with ExitStack() as stack:
             if points is not None:
@@ -144,9 +144,9 @@ class Recording(TorchFunctionMode):
                     note_values, prepend=True, with_kwargs=True
                 )
                 stack.callback(handle.remove)
-                for module in points.joined:
+                for module in points.readers:
                     handle = module.register_forward_pre_hook(
-                        note_joined, prepend=True, with_kwargs=True
+                        note_outputs, prepend=True, with_kwargs=True
                     )
                     stack.callback(handle.remove)
             stack.enter_context(self)
@@ -162,7 +162,7 @@ class Recording(TorchFunctionMode):
 
     def precision(self, states: Tensor) -> torch.dtype:
         """Return the lowest precision of states, weights, values and outputs of the heads."""
-        return lowest_precision(states, *self.weights, *self.values, *self.joined)
+        return lowest_precision(states, *self.weights, *self.values, *self.outputs)
 
     def tokens(self, batch: int, heads: int) -> Tensor | None:
         """Return the token mask (batch, key), False at hidden keys, or None if none are hidden."""
@@ -237,7 +237,7 @@ def replaced_forward(module: nn.Module, replacement: Callable[..., Any]) -> Iter
 
 
 @contextmanager
-def watched(
+def watch_attention(
     module: nn.Module, heads: int, points: Points | None, swapped: bool, report: Report
 ) -> Iterator[None]:
     """Report every forward pass of an attention module inside the context."""
@@ -246,7 +246,7 @@ def watched(
     @functools.wraps(forward)
     def watched_forward(*args: Any, **kwargs: Any) -> Any:
         recording = Recording()
-        with recording.observing(points):
+        with recording.observe(points):
             output = forward(*args, **kwargs)
         states = first_argument(args, kwargs) if recording.states is None else recording.states
         # a module may normalise its input first: heads attend to what their values are made of
@@ -256,7 +256,7 @@ def watched(
             states = states.transpose(0, 1)
         attention = recording.attention(len(states), heads)
         # weights of half precision are multiplied in float32
-        attention = None if attention is None else attention.to(wide(states).dtype)
+        attention = None if attention is None else attention.to(widen(states).dtype)
         difference = mismatch(recording, points, swapped, attention, states, output)
         precision = recording.precision(states)
         crossed = any(
@@ -300,24 +300,24 @@ def mismatch(
         return math.nan
     # of several candidates for the heads' outputs, before and after a norm, one has to agree
     differences = []
-    for joined in recording.joined or [first_tensor(output)]:
+    for outputs in recording.outputs or [first_tensor(output)]:
         with torch.no_grad():
             if swapped:
-                joined = joined.transpose(0, 1)
+                outputs = outputs.transpose(0, 1)
             by_token = values.transpose(0, 1) if swapped else values
-            differences.append(_difference(points, attention, by_token, joined, constant))
+            differences.append(_difference(points, attention, by_token, outputs, constant))
     known = [difference for difference in differences if not math.isnan(difference)]
     return min(known, default=math.nan)
 
 
 def _difference(
-    points: Points, attention: Tensor, values: Tensor, joined: Tensor, constant: bool
+    points: Points, attention: Tensor, values: Tensor, outputs: Tensor, constant: bool
 ) -> float:
     """Return the relative difference, up to a constant of every entry of a head if one is unknown.
 
     Attention sums to 1, so that a bias of the values adds the same to the outputs of all tokens.
     """
-    if attention.ndim != 4 or joined is None:
+    if attention.ndim != 4 or outputs is None:
         return math.nan
     batch, heads, queries, keys = attention.shape
     if values.ndim not in (3, 4) or len(values) != batch:
@@ -328,13 +328,13 @@ def _difference(
     if by_head.shape[-2] != keys:
         return math.inf
     # of half precision the comparison itself must not add its rounding
-    exact = torch.float64 if joined.dtype == torch.float64 else torch.float32
+    exact = torch.float64 if outputs.dtype == torch.float64 else torch.float32
     expected = matmul(attention.to(exact), by_head.to(exact)).transpose(1, 2).flatten(2)
-    if joined.numel() % (batch * expected.shape[-1]):
+    if outputs.numel() % (batch * expected.shape[-1]):
         return math.nan
-    candidates = [joined.reshape(batch, -1, expected.shape[-1])]
-    if joined.ndim == 3 and joined.shape[1] == batch:  # tokens on the first axis
-        candidates.append(joined.transpose(0, 1))
+    candidates = [outputs.reshape(batch, -1, expected.shape[-1])]
+    if outputs.ndim == 3 and outputs.shape[1] == batch:  # tokens on the first axis
+        candidates.append(outputs.transpose(0, 1))
     differences = []
     for candidate in candidates:
         if candidate.shape[1] < queries:

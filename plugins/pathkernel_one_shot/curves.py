@@ -11,7 +11,7 @@ import numpy as np
 
 from pathkernel_core.contracts.analysis import Variable
 from pathkernel_datasets.folder.zarr_files import write_tree
-from pathkernel_datasets.variables.labelling import coordinate, labelled
+from pathkernel_datasets.variables.labelling import coordinate, label_arrays
 
 _PREFIX = "curve."  # of the arrays in a training's file
 _STEP, _VALIDATION = ("step",), ("validation_step",)
@@ -108,4 +108,4 @@ class TrainingCurves:
             "package_versions": dict(metadata["package_versions"]),
             **attributes,
         }
-        write_tree(Path(path), labelled(values, (*_CURVES, *_SCALARS), steps, attributes))
+        write_tree(Path(path), label_arrays(values, (*_CURVES, *_SCALARS), steps, attributes))

@@ -9,7 +9,7 @@ from typing import Any
 
 from pathkernel_core.system.atomic import remove_leftovers
 from pathkernel_datasets.errors import StudyError
-from pathkernel_datasets.folder.lock import locked
+from pathkernel_datasets.folder.lock import lock_folder
 from pathkernel_trained.checkpoint import Checkpoint, read_checkpoint
 
 BEST, LATEST, CURVES = "network.safetensors", "latest.safetensors", "curves.zarr"
@@ -38,7 +38,7 @@ def locked_folder(folder: Path) -> Iterator[None]:
                 raise StudyError(
                     f"{folder} holds {path.name!r} but no training to resume; choose a new folder"
                 )
-    with locked(folder):
+    with lock_folder(folder):
         for name in (BEST, LATEST, CURVES):
             remove_leftovers(folder / name)
         yield

@@ -59,7 +59,7 @@ class EpisodeSet:
     def batches(self) -> Iterator[Examples]:
         """Token sequences (250, 48, 192) and labels, in order; the last batch may be smaller."""
         for batch in self.episodes.batches(_BATCH):
-            numbers, batch = batch.renumbered()
+            numbers, batch = batch.renumber_images()
             yield assemble(self.images[numbers], batch, self.label_vectors)
 
     def examples(self) -> Examples:
@@ -108,11 +108,11 @@ def draw_episodes(
     if isinstance(source, str):
         characters = split_characters(source)
         drawn = character_episodes(len(characters), episodes, generator)
-        numbers, drawn = drawn.renumbered()
+        numbers, drawn = drawn.renumber_images()
         images = read_drawings(characters, numbers)
     else:
         pixels, labels = read_idx_set(source)
         classes = np.flatnonzero(labels == 0), np.flatnonzero(labels == 1)
-        numbers, drawn = two_class_episodes(classes, episodes, generator).renumbered()
+        numbers, drawn = two_class_episodes(classes, episodes, generator).renumber_images()
         images = np.stack([resize(pixels[number]) for number in numbers])
     return EpisodeSet(images, drawn, label_vectors)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pathkernel_one_shot.image_sources import LARGEST, RemoteFile, damaged, locate
+from pathkernel_one_shot.image_sources import LARGEST, RemoteFile, damage_error, locate
 
 
 @dataclass(frozen=True)
@@ -87,12 +87,12 @@ def read_idx(path: Path, digest: str) -> np.ndarray:
         with gzip.open(path) as stream:
             content = stream.read(LARGEST + 1)
     except (OSError, EOFError, zlib.error) as error:
-        raise damaged(path, f"it cannot be decompressed ({error})") from error
+        raise damage_error(path, f"it cannot be decompressed ({error})") from error
     if len(content) > LARGEST:
-        raise damaged(path, f"decompressed, it takes more than {LARGEST} bytes")
+        raise damage_error(path, f"decompressed, it takes more than {LARGEST} bytes")
     # of the content: a mirror may have compressed it again, which changes every byte of the file
     if (actual := hashlib.sha256(content).hexdigest()) != digest:
-        raise damaged(path, f"decompressed, it must have SHA-256 {digest}, but has {actual}")
+        raise damage_error(path, f"decompressed, it must have SHA-256 {digest}, but has {actual}")
     start = 4 + 4 * content[3]  # the fourth byte counts the dimensions, four bytes each
     shape = np.frombuffer(content[4:start], dtype=">u4")
     return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)

@@ -84,7 +84,7 @@ def locate(file: RemoteFile) -> Path:
     return local
 
 
-def damaged(path: Path, reason: str) -> ImageDataError:
+def damage_error(path: Path, reason: str) -> ImageDataError:
     """Error for a file of unexpected content."""
     remedy = (
         "Replace it with an intact copy"

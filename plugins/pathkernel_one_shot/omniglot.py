@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pathkernel_one_shot.image_sources import LARGEST, RemoteFile, damaged, locate, resize
+from pathkernel_one_shot.image_sources import LARGEST, RemoteFile, damage_error, locate, resize
 
 DRAWINGS = 20  # of each character
 SPLITS = ("train", "val", "test")
@@ -108,9 +108,9 @@ def read_split(path: Path, split: str) -> tuple[Character, ...]:
         # the digest of the characters, not of the file, whose form differs between homes
         lines = "".join(f"{'/'.join(character)}\n" for character in characters)
     except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
-        raise damaged(path, f"the {split} characters cannot be read ({error})") from error
+        raise damage_error(path, f"the {split} characters cannot be read ({error})") from error
     if hashlib.sha256(lines.encode()).hexdigest() != SPLIT_DIGESTS[split]:
-        raise damaged(path, f"it holds other {split} characters than the published split")
+        raise damage_error(path, f"it holds other {split} characters than the published split")
     return tuple(characters)
 
 
@@ -169,7 +169,7 @@ def read_archive(path: Path, folder: str, digest: str) -> Mapping[str, Sequence[
                 content.update(f"{entry.filename} {len(png)}\n".encode() + png)
                 drawings.setdefault(entry.filename.rpartition("/")[0], []).append(png)
     except Exception as error:  # zipfile and its decoders raise many kinds
-        raise damaged(path, f"it is not a complete zip file ({error})") from error
+        raise damage_error(path, f"it is not a complete zip file ({error})") from error
     if content.hexdigest() != digest:
-        raise damaged(path, "it holds other drawings than the public archive")
+        raise damage_error(path, "it holds other drawings than the public archive")
     return drawings

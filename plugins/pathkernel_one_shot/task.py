@@ -94,19 +94,21 @@ class OneShotImages(Task):
             self._random_layer(heads) for _ in range(self.layers)
         ]
 
-        def drawn(source: str | IdxSet, number: int, generator: np.random.Generator) -> Examples:
+        def draw_examples(
+            source: str | IdxSet, number: int, generator: np.random.Generator
+        ) -> Examples:
             return draw_episodes(source, number, vectors, generator).examples()
 
         return Realisation(
             layers=layers,
             readout="mean",
-            train=drawn("train", self.examples, train),
+            train=draw_examples("train", self.examples, train),
             test_sets={
-                "omniglot": drawn("test", self.test_examples, omniglot),
-                "fashion-mnist": drawn(FASHION_MNIST, self.test_examples, fashion),
-                "mnist": drawn(MNIST, self.test_examples, mnist),
+                "omniglot": draw_examples("test", self.test_examples, omniglot),
+                "fashion-mnist": draw_examples(FASHION_MNIST, self.test_examples, fashion),
+                "mnist": draw_examples(MNIST, self.test_examples, mnist),
             },
-            validation=drawn("val", self.test_examples, validation),
+            validation=draw_examples("val", self.test_examples, validation),
         )
 
     def evaluation_sets(self, seed: int, examples: int) -> Mapping[str, Iterable[Examples]]:

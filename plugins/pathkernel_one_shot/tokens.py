@@ -47,7 +47,7 @@ class Episodes:
             for batch in rows
         ]
 
-    def renumbered(self) -> tuple[np.ndarray, Episodes]:
+    def renumber_images(self) -> tuple[np.ndarray, Episodes]:
         """Numbers of all images in use, ascending, and the episodes with ranks in place of them."""
         numbers, ranks = np.unique(self.images, return_inverse=True)
         # NumPy 2.0 gives the inverse the shape of the images, others a flat one

@@ -199,7 +199,7 @@ class _Training:
             report(self._progress("training"))
         mean = float(np.mean(losses))
         # the loss of a step is that of the weights before it
-        if not (np.isfinite(mean) and _finite(self._state.weights)):
+        if not (np.isfinite(mean) and _is_finite(self._state.weights)):
             raise DivergedError(
                 f"the loss or a weight is no longer finite after step {self._step}: the training "
                 "has diverged. Train into another folder with a smaller learning rate"
@@ -251,7 +251,7 @@ def _next(step: int, every: int) -> int:
 
 
 @jax.jit
-def _finite(weights: Any) -> jax.Array:
+def _is_finite(weights: Any) -> jax.Array:
     return jnp.array([jnp.isfinite(array).all() for array in jax.tree.leaves(weights)]).all()
 
 
@@ -264,7 +264,7 @@ def _to_arrays(state: Any) -> dict[str, np.ndarray]:
 def _from_arrays(template: Any, arrays: Mapping[str, np.ndarray]) -> Any:
     """The template's tree with the arrays of the paths in it."""
 
-    def stored(path: Any, leaf: jax.Array) -> jax.Array:
+    def read_leaf(path: Any, leaf: jax.Array) -> jax.Array:
         name = _OPTIMISER + jax.tree_util.keystr(path)
         if name not in arrays or arrays[name].shape != leaf.shape:
             raise StudyError(
@@ -274,4 +274,4 @@ def _from_arrays(template: Any, arrays: Mapping[str, np.ndarray]) -> Any:
             )
         return jnp.asarray(arrays[name], dtype=leaf.dtype)
 
-    return jax.tree_util.tree_map_with_path(stored, template)
+    return jax.tree_util.tree_map_with_path(read_leaf, template)

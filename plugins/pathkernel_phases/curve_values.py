@@ -11,7 +11,7 @@ from pathkernel_core.contracts.analysis import Variable
 from pathkernel_core.phases.coexistence import Crossing
 from pathkernel_core.phases.crossing_curves import CrossingPoint
 from pathkernel_core.phases.spinodals import Spinodal
-from pathkernel_datasets.variables.labelling import coordinate, labelled
+from pathkernel_datasets.variables.labelling import coordinate, label_arrays
 from pathkernel_phases.minimum_values import MinimumValues, Values
 from pathkernel_phases.phase_plane import PhasePlane
 
@@ -80,7 +80,7 @@ def curve_values(
         array = np.array([row[variable.name] for row in rows], dtype=kind)
         arrays[variable.name] = array.reshape(-1, *([2] if "side" in variable.dims else []))
     side = coordinate("side", SIDES, "side of a curve, for somebody who goes along its points")
-    return labelled(arrays, variables, {"side": side})
+    return label_arrays(arrays, variables, {"side": side})
 
 
 def _minima_of(
@@ -88,7 +88,7 @@ def _minima_of(
 ) -> dict[str, object]:
     """Action at a point of a curve, and values of the minima on its two sides."""
     if isinstance(point, Spinodal):
-        solution = plane.family.stationary(point.point, point.coordinates)
+        solution = plane.family.stationary_solution(point.point, point.coordinates)
         values = values_of(solution)
         ended = Values(0.0, values.trace_ratio, values.state, values.strongest_path, values.measure)
         sides: list[Values | None] = [ended, None] if _is_left(point) else [None, ended]

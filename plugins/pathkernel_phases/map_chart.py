@@ -95,7 +95,7 @@ def draw_map(
             }
             for (name, title), edge, outer in zip(axes.items(), edges, is_outer)
         }
-        cells = _cells(_coloured(phases, curves, names, panel), panel, names, channels)
+        cells = _cells(_colour_cells(phases, curves, names, panel), panel, names, channels)
         layers = [cells, *_lines(curves, names, channels)]
         if not number:
             layers += _region_labels(phases, curves, names, channels)
@@ -131,7 +131,7 @@ def _edges(values: np.ndarray) -> np.ndarray:
     return np.exp(np.concatenate([logs[:1], (logs[1:] + logs[:-1]) / 2, logs[-1:]]))
 
 
-def _coloured(
+def _colour_cells(
     phases: xr.Dataset, curves: pd.DataFrame, names: Sequence[str], panel: Panel
 ) -> pd.DataFrame:
     """Cells of a panel with their values: medians over the seeds."""
@@ -351,7 +351,7 @@ def label_places(
     ]
     kinds = curves.groupby("curve")["kind"].first()
     crossings = [line for line, kind in zip(lines, kinds) if kind == CROSSING]
-    obstacles = np.concatenate([nodes[:0], *map(_dense, lines)])
+    obstacles = np.concatenate([nodes[:0], *map(_densify, lines)])
     places: dict[int, tuple[float, np.ndarray]] = {}
     steps = (np.arange(_CANDIDATES) + 0.5) / _CANDIDATES
     for candidate in np.stack(np.meshgrid(steps, steps, indexing="ij"), axis=-1).reshape(-1, 2):
@@ -374,7 +374,7 @@ def label_places(
     }
 
 
-def _dense(line: np.ndarray) -> np.ndarray:
+def _densify(line: np.ndarray) -> np.ndarray:
     """Points along a line of vertices (vertex, 2), close to each other."""
     shares = np.arange(0, len(line) - 1 + 1e-9, 0.1)
     return np.column_stack([np.interp(shares, np.arange(len(line)), part) for part in line.T])

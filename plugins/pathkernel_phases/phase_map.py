@@ -19,7 +19,7 @@ from pathkernel_core.system.progress import Progress, Report
 from pathkernel_datasets.results.point import Point, PointData
 from pathkernel_datasets.results.stored_study import StoredStudy
 from pathkernel_datasets.study.study import SETTINGS
-from pathkernel_datasets.variables.labelling import labelled
+from pathkernel_datasets.variables.labelling import label_arrays
 from pathkernel_datasets.variables.measures import measures_of
 from pathkernel_datasets.variables.swept_option import swept_option
 from pathkernel_phases.curve_values import curve_values
@@ -162,7 +162,7 @@ class PhaseMap:
         sizes = [int(one["curve"].max()) + 1 if one.sizes["vertex"] else 0 for one in curves]
         starts = np.repeat(np.cumsum([0, *sizes[:-1]]), [one.sizes["vertex"] for one in curves])
         of_curves["curve"] = of_curves["curve"] + starts
-        return labelled(points, variables, coords, attributes).merge(of_curves)
+        return label_arrays(points, variables, coords, attributes).merge(of_curves)
 
     def _settings(self) -> Iterator[dict[str, float]]:
         """Values of the axes outside the plane, one combination after another."""

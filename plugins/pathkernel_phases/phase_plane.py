@@ -54,7 +54,7 @@ class PhasePlane:
     Parameters
     ----------
     family : ActionFamily
-        Of one or two parameters.
+        Actions at all values of one or two parameters.
     grid : sequence of arrays
         Increasing ln θ of each parameter, at which minima are searched for.
     """
@@ -148,7 +148,7 @@ class PhasePlane:
             parameter = int(np.argmax(np.abs(crossing.normal)))
             direction = np.sign(crossing.normal[parameter]) * np.eye(2)[parameter]
         for minimum, ahead in zip(crossing.minima, (direction, -direction)):
-            yield minimum, self._wide.border(minimum.point, ahead)
+            yield minimum, self._wide_stops.border(minimum.point, ahead)
 
     def _spinodals(self, minimum: StatePoint, target: np.ndarray) -> list[Curve]:
         """Curves of the spinodal at which a minimum ends towards a target; empty if there is none.
@@ -162,7 +162,7 @@ class PhasePlane:
             return same
         parts = [[spinodal]]
         if len(self.grid) > 1:
-            parts = spinodal_curves(self.family, spinodal, self._wide)
+            parts = spinodal_curves(self.family, spinodal, self._wide_stops)
         curves = [Curve(part) for part in parts]
         self.curves += curves
         return curves
@@ -183,7 +183,7 @@ class PhasePlane:
         return Stops(low, high, tuple(self.grid))
 
     @property
-    def _wide(self) -> Stops:
+    def _wide_stops(self) -> Stops:
         """Range in which ends of states are looked for; points at the second axis's values."""
         stops = self._stops
         margin = np.log(BEYOND) if len(self.grid) == 1 else 0.0  # only a plane is drawn to scale

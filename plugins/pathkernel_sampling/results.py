@@ -84,7 +84,7 @@ class _AtPoints(Result):
         widths = dict.fromkeys(self.widths)  # without repetitions
         return [study.point(width, self.temperature, self.seed) for width in widths]
 
-    def shown(self, study: StoredStudy) -> list[Point]:
+    def points_to_show(self, study: StoredStudy) -> list[Point]:
         """Return the points to show: those that the options select, by default all."""
         from pathkernel_datasets.results.point import Point
 
@@ -219,7 +219,7 @@ class Samples(Draws):
         return [
             name
             for sampler in ([self.sampler] if self.widths else samplers)
-            for point in self.shown(study)
+            for point in self.points_to_show(study)
             if (name := f"{self.name}/{sampler}/{point}") in names
         ]
 
@@ -286,7 +286,7 @@ class LearnedAttention(Draws):
         from pathkernel_datasets.results.draws import runs
 
         views = needs_sampling("pathkernel_sampling.attention.views")
-        points = tuple(str(point) for point in self.shown(study))
+        points = tuple(str(point) for point in self.points_to_show(study))
         names = [name for name in runs(study, self.name) if name.endswith(points)]
         yield from views.attention_views(study, names)
 
@@ -320,5 +320,7 @@ class NextOrder(_AtPoints):
     def views(self, study: StoredStudy) -> Iterator[Table]:
         """Yield log evidence, entries of U and predictor, at the saddle and to next order."""
         views = needs_sampling("pathkernel_sampling.corrections.views")
-        points = [point for point in self.shown(study) if study.holds(f"{self.name}/{point}")]
+        points = [
+            point for point in self.points_to_show(study) if study.holds(f"{self.name}/{point}")
+        ]
         yield from views.correction_views(study, points)

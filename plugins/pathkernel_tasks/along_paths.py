@@ -21,7 +21,7 @@ class Steps:
     Parameters
     ----------
     steps : sequence of int
-        Of each head.
+        Number of steps of each head.
     """
 
     steps: Sequence[int]

@@ -52,7 +52,7 @@ class StoredArray:
     def __getitem__(self, rows: np.ndarray) -> np.ndarray:
         size = 8 * len(rows) * math.prod(self.shape[1:])
         check_memory(f"{len(rows)} rows of {self.title}", size, "take fewer at once")
-        with _reported(self.title):
+        with _report_errors(self.title):
             values = np.asarray(self.array.oindex[rows])
         return real_numbers(self.title, values, whole=True)
 
@@ -107,7 +107,7 @@ def read_arrays(
     """
     files, path = regular_files(path, kind), Path(path)
     title, stored = f"{kind} {str(path)!r}", sum(file.stat().st_size for file in files)
-    with _reported(title):
+    with _report_errors(title):
         if path.suffix.lower() == ".zarr":
             arrays, notes = _zarr(path, title, stored, select, stays)
         elif path.suffix.lower() == ".safetensors":
@@ -118,7 +118,7 @@ def read_arrays(
 
 
 @contextmanager
-def _reported(title: str) -> Iterator[None]:
+def _report_errors(title: str) -> Iterator[None]:
     """Turn any error of a decoder into a ValueError that names the file."""
     try:
         yield
@@ -134,7 +134,7 @@ def _reported(title: str) -> Iterator[None]:
         raise ValueError(f"{title} is damaged or of another format: {reason}") from error
 
 
-def _selected(names: Iterable[str], select: Selection) -> tuple[list[str], list[str]]:
+def _select_names(names: Iterable[str], select: Selection) -> tuple[list[str], list[str]]:
     """Names to read, sorted, and a note on the remaining ones."""
     chosen = [name for name in sorted(names) if select(name)]
     ignored = ", ".join(name or "''" for name in sorted(set(names) - set(chosen)))
@@ -148,7 +148,7 @@ def _safetensors(
     from safetensors import safe_open
 
     with safe_open(path, framework="numpy") as file:  # compares the shapes with the file's size
-        chosen, notes = _selected(file.keys(), select)
+        chosen, notes = _select_names(file.keys(), select)
         slices = {name: file.get_slice(name) for name in chosen}
         check_claimed_size(
             title, {name: (part.get_shape(), 8) for name, part in slices.items()}, stored
@@ -171,7 +171,7 @@ def _npz(path: Path, title: str, stored: int, select: Selection) -> tuple[Arrays
         names = [member.filename.removesuffix(".npy") for member in members]
         if repeated := {name for name in names if names.count(name) > 1}:
             raise ValueError(f"it holds {sorted(repeated)} more than once")
-        chosen, notes = _selected(names, select)
+        chosen, notes = _select_names(names, select)
         entries = {name: members[names.index(name)] for name in chosen}
         for member in entries.values():
             if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
@@ -183,7 +183,7 @@ def _npz(path: Path, title: str, stored: int, select: Selection) -> tuple[Arrays
         claims = {name: ((member.file_size // 8,), 8) for name, member in entries.items()}
         check_claimed_size(title, claims, stored)
         for name, member in entries.items():
-            with _reported(f"{title}: {name!r}"), archive.open(member) as stream:
+            with _report_errors(f"{title}: {name!r}"), archive.open(member) as stream:
                 try:
                     arrays[name] = np.lib.format.read_array(stream, allow_pickle=False)
                 except ValueError as error:
@@ -221,7 +221,7 @@ def _zarr(
             "zarr.create_group(path)['labels'] = array"
         ) from error
     stored_arrays = {name: part for name, part in members.items() if isinstance(part, zarr.Array)}
-    chosen, notes = _selected(stored_arrays, select)
+    chosen, notes = _select_names(stored_arrays, select)
     loaded, claims, tasks = set(), {}, {}
     for name in chosen:
         array = stored_arrays[name]
@@ -241,12 +241,14 @@ def _zarr(
     for name in chosen:
         array = stored_arrays[name]
         array_title = f"{title}: {name!r} of shape {array.shape}"
-        with _reported(array_title):
+        with _report_errors(array_title):
             _check_plain(array_title, array.attrs)
             _check_chunks(array_title, path / name, array)
             missing = array.nchunks - array.nchunks_initialized
             arrays[name] = (
-                _loaded(array_title, array) if name in loaded else StoredArray(array_title, array)
+                _load_array(array_title, array)
+                if name in loaded
+                else StoredArray(array_title, array)
             )
         if missing > 0:  # deliberate or lost: Zarr does not store chunks of the fill value
             fill = np.asarray(array.fill_value).item()
@@ -259,7 +261,7 @@ def _zarr(
     return arrays, notes
 
 
-def _loaded(title: str, array: Any) -> np.ndarray:
+def _load_array(title: str, array: Any) -> np.ndarray:
     """Read all of a Zarr array; text in NumPy's fixed-length type, padded to the longest."""
     values = np.asarray(array[...])
     if values.dtype.kind != "T":
@@ -299,7 +301,7 @@ def _check_chunks(title: str, folder: Path, array: Any) -> None:
             continue
         size = file.stat().st_size
         bound = _SLACK + (min(_RATIO * size, memory_bound() // 4) if is_text else chunk_size)
-        with _reported(f"{title}: chunk {file.relative_to(folder).as_posix()!r}"):
+        with _report_errors(f"{title}: chunk {file.relative_to(folder).as_posix()!r}"):
             if size > bound:
                 raise ValueError(f"it takes {size} bytes")
             for name in packing:

@@ -21,7 +21,7 @@ from pathkernel_tasks.along_paths import layers_along
 from pathkernel_tasks.array_files import content_digest
 from pathkernel_tasks.array_guards import check_suffix
 from pathkernel_tasks.custom_data import HELD, SUFFIXES, CustomData, read_data, split_examples
-from pathkernel_tasks.saved_arrays import named, save_arrays
+from pathkernel_tasks.saved_arrays import name_arrays, save_arrays
 
 _BLOCK = 2000  # largest number of training examples of a block
 _BLOCK_ELEMENTS = 2**23  # of its tokens and attention matrices, 64 MiB
@@ -149,13 +149,13 @@ class Custom(Task):
             If an array does not fit or holds objects, or heads are no queries and keys.
         """
         arrays = {
-            **named("inputs", inputs),
-            **named("labels", labels),
-            **named("attention", attention, layers=True),
-            **named("paths", None if paths is None else np.array(paths)),
-            **named("test_inputs", test_inputs),
-            **named("test_labels", test_labels),
-            **named("test_attention", test_attention, layers=True),
+            **name_arrays("inputs", inputs),
+            **name_arrays("labels", labels),
+            **name_arrays("attention", attention, layers=True),
+            **name_arrays("paths", None if paths is None else np.array(paths)),
+            **name_arrays("test_inputs", test_inputs),
+            **name_arrays("test_labels", test_labels),
+            **name_arrays("test_attention", test_attention, layers=True),
         }
         in_file = isinstance(heads, (str, os.PathLike))
         data, heads_path = save_arrays(arrays, None if in_file else heads, folder)
@@ -194,7 +194,9 @@ class Custom(Task):
             layers=layers,
             readout="first" if data.paths else self.readout,
             train=train,
-            test_sets={name: self._widened(part.read()) for name, part in data.test_sets.items()},
+            test_sets={
+                name: self._widen_labels(part.read()) for name, part in data.test_sets.items()
+            },
             notes={name: sentence for name, sentence in notes.items() if sentence},
             kind=data.labels.kind,
             centred=self.centred,
@@ -231,19 +233,19 @@ class Custom(Task):
         examples, labels = data.train, data.train.labels
         count = len(labels)
         if count <= HELD:
-            return data, self._widened(examples.read()), None
+            return data, self._widen_labels(examples.read()), None
         _, tokens, width = examples.inputs[1].shape
         shown = np.sort(np.random.default_rng(seed).choice(count, _SHOWN, replace=False))
-        train = self._widened(examples.read(shown))
+        train = self._widen_labels(examples.read(shown))
         heads = [layer.n_heads for layer in self._layers(train, data.paths)[0]]
         if math.prod(heads) * train.inputs.shape[2] * labels[0].size >= count:
-            return data, self._widened(examples.read()), None
+            return data, self._widen_labels(examples.read()), None
         matrices = 0 if train.layers is None else sum(heads) * tokens
         size = min(_BLOCK, max(1, _BLOCK_ELEMENTS // (tokens * (width + matrices))))
 
         def draw(number: int) -> Examples:
             rows = np.arange(number * size, min((number + 1) * size, count))
-            return self._widened(examples.read(rows))
+            return self._widen_labels(examples.read(rows))
 
         return data, train, Blocks(count, size, draw, labels.mean(axis=0))
 
@@ -307,7 +309,7 @@ class Custom(Task):
             )
         return heads.layers, heads.approximation, heads.ignored
 
-    def _widened(self, examples: Examples) -> Examples:
+    def _widen_labels(self, examples: Examples) -> Examples:
         if not self.constant:
             return examples
         constant = np.ones((*examples.inputs.shape[:2], 1))

@@ -78,7 +78,7 @@ class FileExamples:
         With a title for messages.
     labels : array, shape (P,) or (P, C)
     attention : sequence of (str, array or StoredArray), shape (P', H, M, M)
-        Of each layer, if there are any.
+        Attention of each layer, if there are any.
     key_axis : "first" or "last"
     rows : array, shape (P,)
         Indices of these examples in the arrays of the file.
@@ -125,7 +125,7 @@ class CustomData:
     test_sets : dict of str to FileExamples
         By name; ``"test"`` if it has none. Empty if the file has no test set.
     labels : Labels
-        Of all sets.
+        Coding of the labels of all sets.
     note : str
         Names of the arrays that were not read, or lack chunks; empty if there are none.
     paths : tuple of int
@@ -265,12 +265,12 @@ def _assemble(
     except ValueError as error:
         raise ValueError(f"{title}: {error}") from error
 
-    def titled(array: _Array) -> tuple[str, Any]:
+    def name_array(array: _Array) -> tuple[str, Any]:
         return f"{title}: {str(array)!r}", arrays[str(array)]
 
     train, *tests = (
         FileExamples(
-            titled(array), values, [*map(titled, layers)], key_axis, np.arange(len(values))
+            name_array(array), values, [*map(name_array, layers)], key_axis, np.arange(len(values))
         )
         for array, values, layers in zip(inputs, targets.values.values(), attention, strict=True)
     )

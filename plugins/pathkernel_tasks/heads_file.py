@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy as np
 
 from pathkernel_core.paths.layers import QueryKey
-from pathkernel_core.system.atomic import replacing
+from pathkernel_core.system.atomic import replace_file
 from pathkernel_core.system.text import printable
 from pathkernel_tasks import array_files, array_guards
 
@@ -163,7 +163,7 @@ def save_heads(
         if not np.isfinite(label_vectors).all():
             raise ValueError("label_vectors holds NaN or infinity")
         arrays["labels"] = np.ascontiguousarray(label_vectors)
-    with replacing(path) as partial:
+    with replace_file(path) as partial:
         if Path(path).suffix.lower() == ".npz":
             arrays |= {"approximation": np.array(approximation)} if approximation else {}
             with open(partial, "wb") as stream:  # to a name NumPy would append the suffix

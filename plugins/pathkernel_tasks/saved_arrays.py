@@ -16,7 +16,7 @@ from pathkernel_tasks.array_files import content_digest
 from pathkernel_tasks.heads_file import save_heads
 
 
-def named(name: str, value: Any, *, layers: bool = False) -> dict[str, np.ndarray]:
+def name_arrays(name: str, value: Any, *, layers: bool = False) -> dict[str, np.ndarray]:
     """Name an array, or the arrays of a mapping from test sets, as a data file does.
 
     With ``layers``, there is a list of arrays, one for each layer, instead of each array.
@@ -26,7 +26,9 @@ def named(name: str, value: Any, *, layers: bool = False) -> dict[str, np.ndarra
     if isinstance(value, Mapping) or layers:
         nested = isinstance(value, Mapping)
         parts = value.items() if nested else enumerate(value, start=1)
-        arrays = [named(f"{name}.{key}", part, layers=nested and layers) for key, part in parts]
+        arrays = [
+            name_arrays(f"{name}.{key}", part, layers=nested and layers) for key, part in parts
+        ]
         return {key: array for part in arrays for key, array in part.items()}
     array = np.asarray(to_host(value))
     if array.dtype.kind in "OT" and all(isinstance(entry, str) for entry in array.flat):
@@ -54,7 +56,7 @@ def save_arrays(
 
     folder = Path(pooch.os_cache("pathkernel")) / "arrays" if folder is None else Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    data = _written(folder, "data", lambda path: np.savez(path, **arrays))
+    data = _write_by_content(folder, "data", lambda path: np.savez(path, **arrays))
     if heads is None:
         return data, None
     for number, layer in enumerate(heads, start=1):
@@ -64,10 +66,10 @@ def save_arrays(
                 f"{type(layer).__name__}; of other attention give its matrices as attention"
             )
     layers = [layer.convert(to_host) for layer in heads]
-    return data, _written(folder, "heads", lambda path: save_heads(path, layers))
+    return data, _write_by_content(folder, "heads", lambda path: save_heads(path, layers))
 
 
-def _written(folder: Path, stem: str, write: Callable[[Path], None]) -> Path:
+def _write_by_content(folder: Path, stem: str, write: Callable[[Path], None]) -> Path:
     """Write a file, and name it for its content."""
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         new = Path(temporary, "new.npz")

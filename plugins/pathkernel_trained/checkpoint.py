@@ -36,7 +36,7 @@ from typing import Any
 import numpy as np
 
 from pathkernel_core.arrays.backend import to_host
-from pathkernel_core.system.atomic import replacing
+from pathkernel_core.system.atomic import replace_file
 from pathkernel_core.system.local_files import is_damage
 from pathkernel_tasks.array_files import read_arrays
 from pathkernel_tasks.array_guards import Shape, check_shapes, real_numbers
@@ -61,7 +61,7 @@ class Checkpoint:
     Attributes
     ----------
     weights : mapping of str to array
-        Of any array library; PyTorch's parameters are detached. See
+        Weights of any array library; PyTorch's parameters are detached. See
         :meth:`pathkernel_trained.network.NetworkShape.weight_shapes`.
     label_vectors : array, shape (3, N_0), or None
         Label vectors of −, + and ? that the network was trained with, if its task has them.
@@ -124,7 +124,7 @@ def write_network(
     text = json.dumps(dict(about), sort_keys=True, allow_nan=False)
     header = {"format": FORMAT, "about": text, _CHECKSUM: _checksum(arrays, text)}
     content = save(arrays, header)
-    with replacing(path) as partial:
+    with replace_file(path) as partial:
         partial.write_bytes(content)
 
 

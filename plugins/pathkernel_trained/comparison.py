@@ -198,11 +198,11 @@ def _correlation(theory: np.ndarray, trained: np.ndarray) -> np.ndarray:
     """Pearson correlation of all pairs of rows, NaN for a row of equal numbers."""
     if theory.shape[1] < 2:
         return np.full((len(theory), len(trained)), np.nan)
-    return np.clip(_standardised(theory) @ _standardised(trained).T, -1, 1)
+    return np.clip(_standardise(theory) @ _standardise(trained).T, -1, 1)
 
 
 def _rank_correlation(theory: np.ndarray, trained: np.ndarray) -> np.ndarray:
-    return _correlation(*(ranks(_rounded(rows)) for rows in (theory, trained)))
+    return _correlation(*(ranks(_round_rows(rows)) for rows in (theory, trained)))
 
 
 def _equal_signs(theory: np.ndarray, trained: np.ndarray) -> np.ndarray:
@@ -216,14 +216,14 @@ def _equal_signs_weighted(theory: np.ndarray, trained: np.ndarray) -> np.ndarray
     return (1 + theory @ trained.T / np.where(weight > 0, weight, np.nan)) / 2
 
 
-def _standardised(rows: np.ndarray) -> np.ndarray:
+def _standardise(rows: np.ndarray) -> np.ndarray:
     """Rows of mean 0 and norm 1; NaN where all numbers of a row are equal."""
     centred = rows - rows.mean(axis=1, keepdims=True)
     norm, size = (np.linalg.norm(array, axis=1, keepdims=True) for array in (centred, rows))
     return centred / np.where(norm > _ROUNDING * size, norm, np.nan)
 
 
-def _rounded(rows: np.ndarray) -> np.ndarray:
+def _round_rows(rows: np.ndarray) -> np.ndarray:
     """Rows in parts of their largest number, to 11 digits."""
     largest = np.abs(rows).max(axis=1, keepdims=True, initial=0)
     return np.round(rows / np.where(largest == 0, 1, largest), 11)

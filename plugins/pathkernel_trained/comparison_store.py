@@ -14,7 +14,7 @@ from pathkernel_datasets.results.draws import order_parameter_draws
 from pathkernel_datasets.results.stored_study import StoredStudy
 from pathkernel_datasets.selection.selection import NOT_COMPUTED
 from pathkernel_datasets.study.study import POINT
-from pathkernel_datasets.variables.labelling import coordinate, coordinates_along, labelled
+from pathkernel_datasets.variables.labelling import coordinate, coordinates_along, label_arrays
 from pathkernel_tasks.heads_file import heads_digest
 from pathkernel_trained.comparison import compare_order_parameters
 from pathkernel_trained.study_checkpoint import study_checkpoint
@@ -45,7 +45,7 @@ _COORDINATES = {
 }
 
 
-def compared(study: StoredStudy, checkpoint: str | os.PathLike | None) -> xr.Dataset:
+def compare_with_trained(study: StoredStudy, checkpoint: str | os.PathLike | None) -> xr.Dataset:
     """Compare a study's order parameters with that of the network that its heads come from.
 
     The trained U is at the scale of the theory's weights; values of the source ``sampled`` are NaN
@@ -93,4 +93,4 @@ def compared(study: StoredStudy, checkpoint: str | os.PathLike | None) -> xr.Dat
             if name in trained.about
         },
     }
-    return labelled(values, _VARIABLES, coordinates, attributes)
+    return label_arrays(values, _VARIABLES, coordinates, attributes)

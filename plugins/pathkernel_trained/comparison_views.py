@@ -15,7 +15,12 @@ from pathkernel_core.paths.network import Network
 from pathkernel_core.paths.order_parameter import head_scores as scores_of
 from pathkernel_core.system.text import number
 from pathkernel_datasets.results.point import Point
-from pathkernel_datasets.selection.selection import NOT_COMPUTED, Selection, few, index_of
+from pathkernel_datasets.selection.selection import (
+    NOT_COMPUTED,
+    Selection,
+    index_of,
+    spread_indices,
+)
 from pathkernel_views.chart import Chart, NothingToPlot
 from pathkernel_views.paths import matrix_frame, of_paths, strongest
 from pathkernel_views.table import Table, frame_of
@@ -46,12 +51,12 @@ def comparison_views(
 ) -> Iterator[Table | Chart]:
     """Views of the agreement with the trained network, of U, its entries, and head scores.
 
-    Of more than three widths, charts show the smallest, a middle one and the largest.
+    Charts show at most three widths: the smallest, a middle one and the largest.
     """
     setting = choice[0].upper() + choice[1:]
     yield from _agreement_tables(comparison, points, setting)
     charted = sorted(points, key=lambda point: point.width)
-    charted = [charted[index] for index in few(len(charted), _CHARTED_WIDTHS)]
+    charted = [charted[index] for index in spread_indices(len(charted), _CHARTED_WIDTHS)]
     if len(charted) < len(points):
         setting += f" {len(charted)} of {len(points)} widths, the others by --widths."
     size = study.sizes["path"]

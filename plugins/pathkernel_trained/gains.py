@@ -21,7 +21,13 @@ from pathkernel_pruning.heads.gain_choice import (
     choose_heads_by_gains,
     refit_remaining_gains,
 )
-from pathkernel_pruning.heads.loss_form import FormSums, LossForm, curved, loss_slopes, loss_values
+from pathkernel_pruning.heads.loss_form import (
+    FormSums,
+    LossForm,
+    apply_curvature,
+    loss_slopes,
+    loss_values,
+)
 from pathkernel_trained.evaluator import PathEvaluator, PathOutputs
 
 
@@ -53,7 +59,7 @@ class PathGains:
             output,
             labels,
             (loss_slopes(output, labels)[..., None] * slopes).sum(axis=(0, 1)),
-            slopes[:, 0].T @ curved(output, labels, slopes)[:, 0],
+            slopes[:, 0].T @ apply_curvature(output, labels, slopes)[:, 0],
         )
         return sums.result()
 
@@ -88,7 +94,7 @@ def refitted_evaluator(evaluator: PathEvaluator, validation: str) -> RefittedEva
     Parameters
     ----------
     evaluator : PathEvaluator
-        Of the network without gains.
+        Evaluator of the network without gains.
     validation : str
         Name of the set on which gains are refitted.
     """

@@ -86,14 +86,14 @@ class NetworkShape:
         a tuple of a shape for each layer, such as (H_ℓ, N, N).
         """
 
-        def layered(*sizes: int) -> tuple:
+        def stack_layers(*sizes: int) -> tuple:
             shapes = tuple((heads, *sizes) for heads in self.heads_per_layer)
             return shapes if isinstance(self.heads, tuple) else (self.layers, *shapes[0])
 
-        attention = layered(self.qk_width, token_width)
+        attention = stack_layers(self.qk_width, token_width)
         return {
             "projection": (self.width, token_width),
-            "values": layered(self.width, self.width),
+            "values": stack_layers(self.width, self.width),
             "readout": (self.width,),
             "queries": attention,
             "keys": attention,

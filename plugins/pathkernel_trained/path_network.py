@@ -71,13 +71,15 @@ class PathNetwork:
 def along_paths(checkpoint: Checkpoint) -> PathNetwork:
     """Network of a checkpoint along its paths."""
     weights = checkpoint.weights
-    queries, keys, values = (map(_double, weights[name]) for name in ("queries", "keys", "values"))
+    queries, keys, values = (
+        map(_to_double, weights[name]) for name in ("queries", "keys", "values")
+    )
     # in double precision: products of several layers lose digits in float32
-    along = path_weights(_theory_values(weights), _double(weights["readout"]))
+    along = path_weights(_theory_values(weights), _to_double(weights["readout"]))
     return PathNetwork(
         shape_of(weights).width,
         tuple(QueryKey(*pair, checkpoint.scale) for pair in zip(queries, keys)),
-        along @ _double(weights["projection"]),
+        along @ _to_double(weights["projection"]),
         empirical_order_parameter(weights),
         tuple(np.linalg.norm(layer, axis=(1, 2)) for layer in values),
         checkpoint.label_vectors,
@@ -96,7 +98,7 @@ def empirical_order_parameter(weights: Weights) -> np.ndarray:
     changes of its basis do, although the output stays the same: U describes these weights, not the
     function that they compute.
     """
-    readout = np.sqrt(shape_of(weights).width) * _double(weights["readout"])
+    readout = np.sqrt(shape_of(weights).width) * _to_double(weights["readout"])
     return order_parameter_from_weights(_theory_values(weights), readout)
 
 
@@ -138,7 +140,7 @@ def without_heads(
         left = [layer[i] for layer, i in zip(_gains_by_layer(gains, heads), indices)]
         about["gains"] = [layer.tolist() for layer in left]
         factors = [np.sqrt(len(layer) / count) * layer for layer, count in zip(left, heads)]
-        return _multiplied(without_heads(network, removed), factors, about)
+        return _multiply_heads(without_heads(network, removed), factors, about)
     if isinstance(network, Checkpoint):
         weights = dict(network.weights)
         for name in LAYERED:
@@ -167,7 +169,7 @@ def _gains_by_layer(gains: ArrayLike, heads: tuple[int, ...]) -> list[np.ndarray
     return np.split(gains, np.cumsum(heads)[:-1])
 
 
-def _multiplied(
+def _multiply_heads(
     network: Checkpoint | PathNetwork, factors: Sequence[np.ndarray], about: Mapping[str, Any]
 ) -> Checkpoint | PathNetwork:
     """Multiply the values of every head by its factor, L arrays (H_ℓ,)."""
@@ -243,10 +245,10 @@ def read_paths(path: str | os.PathLike) -> PathNetwork:
 
 def _theory_values(weights: Weights) -> list[np.ndarray]:
     """Values √N times the trained ones, as the core divides by √N in every layer."""
-    return [np.sqrt(shape_of(weights).width) * _double(layer) for layer in weights["values"]]
+    return [np.sqrt(shape_of(weights).width) * _to_double(layer) for layer in weights["values"]]
 
 
-def _double(array: np.ndarray) -> np.ndarray:
+def _to_double(array: np.ndarray) -> np.ndarray:
     return np.asarray(array, dtype=np.float64)
 
 

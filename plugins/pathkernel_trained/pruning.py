@@ -52,7 +52,7 @@ NAME = "pruning"
 _PERMUTATIONS = 500  # of heads, for sampled Shapley values
 
 
-def pruned(study: StoredStudy, options: PruningOptions, report: Report) -> xr.Dataset:
+def prune_study(study: StoredStudy, options: PruningOptions, report: Report) -> xr.Dataset:
     """Compare orders in which the heads of a study's trained network can be removed.
 
     Path outputs on validation and test examples, and the theory's losses, are read from the result
@@ -240,7 +240,7 @@ def _path_outputs(
     readout = readout if readout in ("first", "last", "mean") else int(readout)
     outputs, tokens, completed, total = {}, 0, 0, len(sets) * settings["episodes"]
 
-    def checked(name: str, batches: Iterable[Examples]) -> Iterator[Examples]:
+    def check_batches(name: str, batches: Iterable[Examples]) -> Iterator[Examples]:
         nonlocal tokens, completed
         for batch in batches:
             if batch.labels.ndim != 1 or not np.isin(batch.labels, (-1.0, 1.0)).all():
@@ -255,7 +255,7 @@ def _path_outputs(
 
     for name, batches in sets.items():
         report(Progress(completed, total, f"{name}: reading data"))
-        outputs[name] = path_outputs(network, checked(name, batches), readout)
+        outputs[name] = path_outputs(network, check_batches(name, batches), readout)
     return outputs, tokens
 
 

@@ -28,7 +28,7 @@ def pruning_views(result: xr.Dataset) -> Iterator[Table | Chart | str]:
     Parameters
     ----------
     result : xarray.Dataset
-        From :func:`pathkernel_trained.pruning.pruned`.
+        From :func:`pathkernel_trained.pruning.prune_study`.
     """
     yield from order_views(result)
     single = result.isel(draw=0, quantity=0, drop=True)

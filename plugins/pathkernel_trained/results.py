@@ -59,11 +59,11 @@ class Comparison(Result):
 
     def compute(self, study: StoredStudy, report: Report) -> xr.Dataset:
         """Agreement at every point of the study."""
-        from pathkernel_trained.comparison_store import compared
+        from pathkernel_trained.comparison_store import compare_with_trained
 
         self._points(study.dataset)  # an error is raised before the work
         report(Progress(0, None, "comparing"))
-        return compared(study, self.checkpoint)
+        return compare_with_trained(study, self.checkpoint)
 
     def views(self, study: StoredStudy) -> Iterator[Table | Chart | str]:
         """Views of the agreement, U, its entries, and head scores at the widths shown."""
@@ -103,7 +103,7 @@ class Pruning(PruningOptions, Result):
 
         if self.out is not None:  # an error is raised before the work
             pruning.check_removal(study, self)
-        compared = pruning.pruned(study, self, report)
+        compared = pruning.prune_study(study, self, report)
         if self.out is not None:
             pruning.write_pruned(study, self, compared)
         return compared

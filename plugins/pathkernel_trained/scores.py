@@ -136,7 +136,7 @@ def _theory(sources: ScoreSources) -> dict[str, Values]:
     }
 
 
-def _sampled(sources: ScoreSources) -> dict[str, Values]:
+def _sampled_scores(sources: ScoreSources) -> dict[str, Values]:
     from pathkernel_trained.theory_scores import order_label, sampled_head_scores
 
     return {
@@ -170,7 +170,7 @@ SCORES = (
         "theory",
         "the same of the posterior mean of U, where `pathkernel sample` has drawn at that point; "
         "its error is a jackknife over ten blocks of each chain",
-        _sampled,
+        _sampled_scores,
         of_points=True,
     ),
     *(

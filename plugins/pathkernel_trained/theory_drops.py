@@ -39,9 +39,9 @@ def theory_drops(
         for number, name in enumerate(test_sets)
         if name in data.test_sets
     }
-    correct = {number: fixed.restricted(xi) * y > 0 for number, (xi, y) in tests.items()}
+    correct = {number: fixed.predict_mean(xi) * y > 0 for number, (xi, y) in tests.items()}
     held_out, targets = data.validation or (data.xi, data.labels)
-    error_before = np.mean((fixed.restricted(held_out) - targets) ** 2)
+    error_before = np.mean((fixed.predict_mean(held_out) - targets) ** 2)
     heads = every_head(network.heads)
     drop, error = np.full((2, len(PREDICTIONS), len(test_sets), len(heads)), np.nan)
     rise = np.full((len(PREDICTIONS), len(heads)), np.nan)

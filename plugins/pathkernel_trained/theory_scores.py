@@ -70,12 +70,12 @@ def theory_scores(dataset: xr.Dataset, point: Point) -> np.ndarray:
 
     Raises a StudyError if the point is not computed.
     """
-    return _computed(dataset, point)["head_score"].values
+    return _select_computed(dataset, point)["head_score"].values
 
 
 def theory_order_parameter(dataset: xr.Dataset, point: Point) -> np.ndarray:
     """Order parameter (n, n) at a point of a study; StudyError if the point is not computed."""
-    return _computed(dataset, point)["order_parameter"].transpose("path", "path_dual").values
+    return _select_computed(dataset, point)["order_parameter"].transpose("path", "path_dual").values
 
 
 def score_grid(dataset: xr.Dataset, seed: int) -> np.ndarray:
@@ -111,7 +111,7 @@ def sampled_head_scores(dataset: xr.Dataset, draws: xr.DataArray) -> tuple[np.nd
     return scores, np.sqrt(len(blocks) - 1) * np.std(jackknife, axis=0)
 
 
-def _computed(dataset: xr.Dataset, point: Point) -> xr.Dataset:
+def _select_computed(dataset: xr.Dataset, point: Point) -> xr.Dataset:
     study = dataset.sel(seed=point.seed, temperature=point.temperature, width=point.width)
     if int(study["status"]) == NOT_COMPUTED or study["order_parameter"].isnull().any():
         raise StudyError(

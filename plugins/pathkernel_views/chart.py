@@ -27,12 +27,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pathkernel_core.system.atomic import replacing
+from pathkernel_core.system.atomic import replace_file
 from pathkernel_core.system.errors import PathkernelError
 from pathkernel_core.system.local_files import check_local
 from pathkernel_core.system.text import printable
-from pathkernel_datasets.folder.lock import locked
-from pathkernel_views.chart_panels import arranged, resized, with_width
+from pathkernel_datasets.folder.lock import lock_folder
+from pathkernel_views.chart_panels import arrange_panels, resize_chart, with_width
 from pathkernel_views.files import FileInTheWayError, check_replaceable
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class Chart:
             "repeat": alt.RepeatChart,
         }
         kind = next((kind for name, kind in kinds.items() if name in spec), alt.Chart)
-        with unvalidated():
+        with skip_validation():
             return kind.from_dict(spec, validate=False)
 
     def specification(self, *, title: bool = True, width: float | None = None) -> dict[str, Any]:
@@ -167,13 +167,15 @@ class Chart:
             "description": self.caption,
             "usermeta": {"title": first_lines, "keys": keys},
         }
-        return arranged(spec) if width is None else resized(spec, width, _measured)
+        return (
+            arrange_panels(spec) if width is None else resize_chart(spec, width, _measure_drawing)
+        )
 
     def _repr_mimebundle_(self, *arguments: Any, **settings: Any) -> Any:
         return self.altair()._repr_mimebundle_(*arguments, **settings)
 
 
-def unvalidated() -> AbstractContextManager[None]:
+def skip_validation() -> AbstractContextManager[None]:
     """Return a context, or decorator, in which Altair does not validate what it makes.
 
     Tests validate the charts of this project; at run time that takes as long as all else of them.
@@ -224,7 +226,7 @@ def save_charts(
     folder = Path(os.path.realpath(folder))
     folder.mkdir(parents=True, exist_ok=True)
     written, failure = [], None
-    with locked(folder, temporary=True):
+    with lock_folder(folder, temporary=True):
         for chart in charts:
             try:
                 files = [folder / f"{chart.name}.{kind}" for kind in formats]
@@ -240,9 +242,9 @@ def save_charts(
                 if points is not None:
                     svg = with_width(svg, points)
                 for file in files:
-                    with replacing(file) as partial:
-                        partial.write_bytes(rendered(svg, file.suffix[1:], dpi))
-                with replacing(caption) as partial:
+                    with replace_file(file) as partial:
+                        partial.write_bytes(render_image(svg, file.suffix[1:], dpi))
+                with replace_file(caption) as partial:
                     partial.write_text(_caption(chart, spec, files), encoding="utf-8")
                 written += files
             except (NothingToPlot, FileInTheWayError) as reason:
@@ -271,7 +273,7 @@ def svg_of(spec: dict[str, Any]) -> str:
     return vl_convert.vegalite_to_svg(_printable(spec), vl_version=vega_lite_version())
 
 
-def rendered(svg: str, kind: str, dpi: float = _RESOLUTION) -> bytes:
+def render_image(svg: str, kind: str, dpi: float = _RESOLUTION) -> bytes:
     """Return the content of an image file of a drawing, see :func:`svg_of`."""
     import vl_convert
     from PIL import Image, PngImagePlugin
@@ -310,7 +312,7 @@ def _caption(chart: Chart, spec: dict[str, Any], files: Iterable[Path]) -> str:
     return printable(f"{title}. {chart.caption}\n\nDrawn by {_MARK}: {names}\n", keep="\n")
 
 
-def _measured(spec: dict[str, Any]) -> tuple[float, float]:
+def _measure_drawing(spec: dict[str, Any]) -> tuple[float, float]:
     """Return width and height of a specification as drawn, in points."""
     size = re.search(r'width="([\d.]+)" height="([\d.]+)"', svg_of(spec))
     return float(size.group(1)), float(size.group(2))

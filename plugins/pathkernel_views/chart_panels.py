@@ -50,7 +50,7 @@ def text_width(text: str, size: float = _LETTERS) -> float:
     return size * sum(widths)
 
 
-def wrapped(text: str, points: float, size: float = _LETTERS) -> list[str]:
+def wrap_text(text: str, points: float, size: float = _LETTERS) -> list[str]:
     """Return the lines of a text that is at most as wide as it may be, where words allow."""
     text = re.sub(r" ?([=±]) ", "\xa0\\1\xa0", text)  # no line ends at a sign, nor within 1-2
     text = re.sub(r"(?<=\d)-|-(?=\d)", "\u2011", text)
@@ -59,13 +59,13 @@ def wrapped(text: str, points: float, size: float = _LETTERS) -> list[str]:
     return [line.replace("\xa0", " ").replace("\u2011", "-") for line in lines] or [""]
 
 
-def arranged(spec: Spec) -> Spec:
+def arrange_panels(spec: Spec) -> Spec:
     """Return a specification with its panels in rows and keys of its series below."""
     blocks = _blocks(spec)
-    return _composed(spec, blocks, [block.columns for block in blocks])
+    return _compose_rows(spec, blocks, [block.columns for block in blocks])
 
 
-def resized(spec: Spec, points: float, measure: Callable[[Spec], tuple[float, float]]) -> Spec:
+def resize_chart(spec: Spec, points: float, measure: Callable[[Spec], tuple[float, float]]) -> Spec:
     """Return a specification of at most a total width, and of :data:`TALLEST` height.
 
     Letters keep their size. Panels that would become too small stand in fewer columns, those of a
@@ -84,15 +84,15 @@ def resized(spec: Spec, points: float, measure: Callable[[Spec], tuple[float, fl
     if title := spec.pop("title", None):
         # switches have no place on paper: the heading is that of their first values
         texts = spec.get("usermeta", {}).get("title") or [str(title)]
-        spec["title"] = {"text": [line for text in texts for line in wrapped(text, points - 10)]}
+        spec["title"] = {"text": [line for text in texts for line in wrap_text(text, points - 10)]}
     if not all(_is_number(panel.get("width")) for block in blocks for panel in block.panels):
-        return _composed(spec, blocks, [block.columns for block in blocks], points)
+        return _compose_rows(spec, blocks, [block.columns for block in blocks], points)
     best = None
     for columns in _choices(blocks, points):
         width = max(map(_row_width, blocks, columns))
         factor, low, before = (points - _MARGINS) / width, 1.0, None
         for _ in range(_ROUNDS):  # axes and keys keep their size, which only a drawing tells
-            drawn = _composed(spec, blocks, columns, points, factor, low)
+            drawn = _compose_rows(spec, blocks, columns, points, factor, low)
             across, down = measure(drawn)
             if -_PADDING < points - across < 2.5 and down <= TALLEST:
                 return drawn
@@ -115,17 +115,17 @@ def _with_low_legends(spec: Spec) -> Spec:
     if spec.get("resolve", {}).get("scale", {}).get("color") == "independent":
         return dict(spec)
 
-    def lowered(part: Any) -> Any:
+    def lower_legends(part: Any) -> Any:
         if isinstance(part, list):
-            return [lowered(child) for child in part]
+            return [lower_legends(child) for child in part]
         if not isinstance(part, dict):
             return part
-        part = {k: v if k in ("data", "datasets") else lowered(v) for k, v in part.items()}
+        part = {k: v if k in ("data", "datasets") else lower_legends(v) for k, v in part.items()}
         if part.get("orient") == "right" and "gradientLength" in part:
             part |= {"orient": "bottom", "direction": "horizontal", "gradientLength": 110}
         return part
 
-    return lowered(spec)
+    return lower_legends(spec)
 
 
 def with_width(svg: str, points: float) -> str:
@@ -236,7 +236,7 @@ def _row_width(block: _Block, columns: int) -> float:
     )
 
 
-def _composed(
+def _compose_rows(
     spec: Spec,
     blocks: Sequence[_Block],
     columns: Sequence[int],
@@ -248,7 +248,7 @@ def _composed(
     outer = {name: spec[name] for name in _OUTER if name in spec}
     rows = []
     for block, count in zip(blocks, columns, strict=True):
-        sized = [_sized(panel, factor, low, points is not None) for panel in block.panels]
+        sized = [_size_panel(panel, factor, low, points is not None) for panel in block.panels]
         for start in range(0, len(sized), count):
             row = sized[start : start + count]
             for n, panel in enumerate(row):
@@ -277,7 +277,7 @@ def _composed(
     return outer | body
 
 
-def _sized(panel: Spec, factor: float, low: float, is_final: bool) -> Spec:
+def _size_panel(panel: Spec, factor: float, low: float, is_final: bool) -> Spec:
     """Scale a panel, heat maps and squares in proportion, and wrap its titles."""
     if not (_is_number(panel.get("width")) and _is_number(panel.get("height"))):
         return panel
@@ -293,7 +293,7 @@ def _sized(panel: Spec, factor: float, low: float, is_final: bool) -> Spec:
     if factor < _NAMED:
         panel["layer"] = [p for p in panel["layer"] if '"datum.dx_"' not in json.dumps(p)]
     if "heading" in panel:
-        panel["heading"] = wrapped(
+        panel["heading"] = wrap_text(
             panel["heading"], sizes["width"] if is_final else sizes["width"] + _SPACE
         )
     room = {"x": sizes["width"] + 0.5 * _SPACE, "y": sizes["height"] + _LETTERS}
@@ -302,7 +302,7 @@ def _sized(panel: Spec, factor: float, low: float, is_final: bool) -> Spec:
         title = channel.get("title")
         if not isinstance(title, str) or text_width(title) <= room[axis]:
             return channel
-        return channel | {"title": wrapped(title, room[axis])}
+        return channel | {"title": wrap_text(title, room[axis])}
 
     return _of_axes(panel, with_short_title) if is_final else panel
 

@@ -73,14 +73,14 @@ def _shades(colour: str, count: int) -> list[str]:
     """Return shades of a colour, the first dark and the last as light as its contrast allows."""
     if count == 1:
         return [colour]
-    tints = (_mixed(colour, 255, white / 20) for white in range(10, 0, -1))
+    tints = (_mix_colours(colour, 255, white / 20) for white in range(10, 0, -1))
     light = next((tint for tint in tints if contrast(tint) >= _CONTRAST), colour)
-    dark, parts = _parts(_mixed(colour, 0, 0.55)), _parts(light)
+    dark, parts = _parts(_mix_colours(colour, 0, 0.55)), _parts(light)
     steps = (n / (count - 1) for n in range(count))
     return [_hexadecimal(d + (p - d) * s for d, p in zip(dark, parts, strict=True)) for s in steps]
 
 
-def _mixed(colour: str, other: int, share: float) -> str:
+def _mix_colours(colour: str, other: int, share: float) -> str:
     """Mix a colour with black, 0, or white, 255."""
     return _hexadecimal(part + (other - part) * share for part in _parts(colour))
 

@@ -9,9 +9,9 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from pathkernel_views.chart import INK, PALETTE, unvalidated
+from pathkernel_views.chart import INK, PALETTE, skip_validation
 from pathkernel_views.chart_panels import text_width
-from pathkernel_views.picture import Picture, computed, field
+from pathkernel_views.picture import Picture, drop_missing, field
 
 _STRONGEST = 8  # maximum number of paths in the chart
 _ROW = 34  # points from one head to the next
@@ -20,7 +20,7 @@ _STACK = 0.55  # of a row, the lines of all paths together
 _THICKEST, _THINNEST, _GAP = 7.0, 0.5, 1.2  # points
 
 
-@unvalidated()
+@skip_validation()
 def network(
     frame: pd.DataFrame, path: str, strength: str, heads: Sequence[int], **settings: Any
 ) -> alt.TopLevelMixin:
@@ -37,7 +37,7 @@ def network(
     heads : sequence of int
         Heads of each layer.
     """
-    frame = computed(frame, strength)
+    frame = drop_missing(frame, strength)
     switches = list(settings.get("switches", ()))
     strengths = frame.groupby(switches)[strength] if switches else frame[strength]
     group = frame.groupby(switches, sort=False).ngroup() if switches else 0

@@ -74,7 +74,7 @@ class Picture:
         """Return the title of a column."""
         return printable(self._titles.get(column) or column.replace("_", " "))
 
-    def measured(self, column: str) -> dict[str, str]:
+    def number_channel(self, column: str) -> dict[str, str]:
         """Return type and title of a channel of numbers."""
         return {"type": "quantitative", "title": self.title(column)}
 
@@ -211,7 +211,7 @@ def inline(frame: pd.DataFrame, as_text: Collection[str] = ()) -> alt.InlineData
     )
 
 
-def computed(frame: pd.DataFrame, *columns: str) -> pd.DataFrame:
+def drop_missing(frame: pd.DataFrame, *columns: str) -> pd.DataFrame:
     """Return the rows with values in these columns; raise NothingToPlot if there are none."""
     rows = frame.dropna(subset=list(columns))
     if rows.empty:

@@ -32,9 +32,9 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from pathkernel_views.chart import BLACK, BLUE, GREY, INK, unvalidated
+from pathkernel_views.chart import BLACK, BLUE, GREY, INK, skip_validation
 from pathkernel_views.looks import Look
-from pathkernel_views.picture import FULL, HALF, Picture, computed, distinct, field, inline
+from pathkernel_views.picture import FULL, HALF, Picture, distinct, drop_missing, field, inline
 
 _LABELLED = 27  # largest heat map with names at its rows
 _WITH_VALUES = 8  # largest heat map with values in its cells
@@ -47,7 +47,7 @@ _DOMINANT = 8.0  # of the largest value to the ninth decile, above which the axi
 _FEW_TICKS = 12  # up to this, every value along an axis has a tick
 
 
-@unvalidated()
+@skip_validation()
 def lines(
     frame: pd.DataFrame,
     x: str,
@@ -83,7 +83,7 @@ def lines(
     """
     if hollow:
         frame = frame.astype({hollow: int})
-    frame, series = computed(frame, y), settings.get("series", "")
+    frame, series = drop_missing(frame, y), settings.get("series", "")
     panel, switches = settings.get("panel", ""), list(settings.get("switches", ()))
     is_crowded = bool(series) and frame[series].nunique() > _SERIES
     is_crowded = is_crowded and not (panel and frame[panel].nunique() > 1)
@@ -121,7 +121,7 @@ def lines(
     if is_text:  # the description of a point for screen readers has the text, by its title
         along.title, axis.title = "position", picture.title(x)
     scale = picture.scale(*([y, *ends] if same_y else []), log=log_y)
-    vertical = picture.measured(y) | {"scale": scale}
+    vertical = picture.number_channel(y) | {"scale": scale}
     up = alt.Y(field=y, **vertical)
     if log_y:
         up.axis = alt.Axis(format="~g", tickCount=3)
@@ -191,10 +191,10 @@ def lines(
     return picture.chart(layers, HALF * 0.95, 140, **resolve)
 
 
-@unvalidated()
+@skip_validation()
 def bars(frame: pd.DataFrame, x: str, y: str, **settings: Any) -> alt.TopLevelMixin:
     """Draw a group of bars for each head, with whiskers from ``low`` to ``high``."""
-    picture = Picture(computed(frame, y), **{"columns": 6} | settings)
+    picture = Picture(drop_missing(frame, y), **{"columns": 6} | settings)
     ends = picture.ends_of(picture.frame[[y, *picture.ends]].assign(zero=0.0))
     scale = alt.Scale(domain=ends, nice=True) if ends else alt.Scale()
     axis = alt.Axis(labelAngle=0, labelOverlap=True)
@@ -203,20 +203,20 @@ def bars(frame: pd.DataFrame, x: str, y: str, **settings: Any) -> alt.TopLevelMi
     base = alt.Chart().encode(
         x=alt.X(field=x, type="ordinal", sort=heads, title=picture.title(x), axis=axis),
         xOffset=alt.XOffset(field=picture.series, type="nominal", sort=picture.names),
-        y=alt.Y(field=y, **picture.measured(y), scale=scale),
+        y=alt.Y(field=y, **picture.number_channel(y), scale=scale),
         tooltip=picture.tips(picture.panel, x, picture.series, y, *picture.ends),
     )
     layers = [base.mark_bar().encode(fill=fill)]
     if picture.ends:
         whisker = base.mark_rule(color=INK, strokeWidth=0.8)
-        layers.append(whisker.encode(**picture.range(**picture.measured(y))))
+        layers.append(whisker.encode(**picture.range(**picture.number_channel(y))))
     for name in picture.names:
         picture.add_key(name, patch=True)
     width = max(HALF / picture.columns, len(heads) * (4 + 9 * len(picture.names)))
     return picture.chart(layers, width, 120, x="independent", xOffset="independent")
 
 
-@unvalidated()
+@skip_validation()
 def points(
     frame: pd.DataFrame,
     x: str,
@@ -238,7 +238,7 @@ def points(
     same_x : bool
         Whether all panels have the same scale along x.
     """
-    frame, side = computed(frame, x, y), HALF * 0.75
+    frame, side = drop_missing(frame, x, y), HALF * 0.75
     is_named = bool(name) and frame[name].nunique() <= _NAMED_POINTS
     if is_named:
         frame = frame.reset_index(drop=True).assign(dx_=0.0, dy_=0.0)
@@ -257,7 +257,8 @@ def points(
     up = picture.scale(y, *ends, kind="root" * bent[0])
     along = picture.scale(*([x] if same_x else []), kind="root" * bent[1])
     titles = [
-        picture.measured(name) | {"title": picture.title(name) + ", cube-root scale" * is_bent}
+        picture.number_channel(name)
+        | {"title": picture.title(name) + ", cube-root scale" * is_bent}
         for name, is_bent in zip((y, x), bent, strict=True)
     ]
     line = alt.Chart().mark_rule(color=GREY, strokeDash=[2, 2], strokeWidth=0.8, aria=False)
@@ -331,7 +332,7 @@ def _name_shifts(positions: np.ndarray, names: pd.Series) -> list[tuple[float, f
     return shifts
 
 
-@unvalidated()
+@skip_validation()
 def heatmaps(
     frame: pd.DataFrame,
     x: str,
@@ -355,7 +356,7 @@ def heatmaps(
     edges : collection
         Values along both axes before which a line divides the cells, such as starts of classes.
     """
-    computed(frame, value)
+    drop_missing(frame, value)
     size = max(frame[x].nunique(), frame[y].nunique())
     labels = size <= _LABELLED and not pd.api.types.is_numeric_dtype(frame[x])
     with_values = centred and size <= _WITH_VALUES
@@ -380,7 +381,7 @@ def heatmaps(
     )
     base = (
         alt.Chart()
-        .transform_fold(list(map(_escaped, keys)), as_=["column_", "cell_"])
+        .transform_fold(list(map(_escape_column, keys)), as_=["column_", "cell_"])
         # cells are text, in which a missing value is empty: toNumber would make it 0
         .transform_calculate(cell_=f"{cell} === '' ? null : toNumber({cell})")
         .encode(
@@ -389,7 +390,7 @@ def heatmaps(
             tooltip=[
                 *picture.tips(y),
                 alt.Tooltip(field="column_", type="nominal", title=picture.title(x)),
-                alt.Tooltip(field="cell_", **picture.measured(value), format=".4~g"),
+                alt.Tooltip(field="cell_", **picture.number_channel(value), format=".4~g"),
             ],
         )
     )
@@ -398,7 +399,7 @@ def heatmaps(
     length = max(50, min(120, step * len(down)))
     colour = alt.Color(
         field="cell_",
-        **picture.measured(value),
+        **picture.number_channel(value),
         scale=alt.Scale(domain=[low, high], clamp=True, **scheme),
         legend=alt.Legend(orient="right", gradientLength=length, **says),
     )
@@ -461,7 +462,7 @@ def _heat_ends(
     return low, high, {"values": values, "labelExpr": label + "datum.label"}
 
 
-@unvalidated()
+@skip_validation()
 def chart_grid(*charts: alt.TopLevelMixin, columns: int = 1) -> alt.TopLevelMixin:
     """Join charts of the same series under one title, setting and legend."""
     # the heading is read from the outermost chart; all have one setting, so that one is enough
@@ -474,6 +475,6 @@ def chart_grid(*charts: alt.TopLevelMixin, columns: int = 1) -> alt.TopLevelMixi
     return grid
 
 
-def _escaped(name: str) -> str:
+def _escape_column(name: str) -> str:
     """Escape a column name for Vega, which reads dots and brackets as parts of a path."""
     return "".join(f"\\{sign}" if sign in ".[]\\\"'" else sign for sign in name)

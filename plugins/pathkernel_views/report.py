@@ -19,7 +19,7 @@ from typing import Any
 
 import xarray as xr
 
-from pathkernel_core.system.atomic import replacing
+from pathkernel_core.system.atomic import replace_file
 from pathkernel_core.system.errors import PathkernelError
 from pathkernel_core.system.local_files import check_local
 from pathkernel_core.system.text import number, printable
@@ -64,7 +64,7 @@ def write_report(
         page.section(name.replace("-", " ").capitalize(), views)
     page.section("Provenance", [_provenance(dataset, origin or {})])
     title = str(dataset.attrs.get("label", folder.resolve().name))
-    with replacing(out) as partial:
+    with replace_file(out) as partial:
         partial.write_text(
             page.html(title, f"pathkernel study {folder.resolve().name}"), encoding="utf-8"
         )
@@ -145,7 +145,7 @@ class _Page:
             if isinstance(view, Chart):
                 return self._chart(view)
             if isinstance(view, dict):
-                return f'<div class="card">{_nested(view)}</div>'
+                return f'<div class="card">{_nest_tables(view)}</div>'
         except NothingToPlot as reason:
             view = f"{view.title}: left out, {reason}"
         except (PathkernelError, OSError):
@@ -220,14 +220,14 @@ def _provenance(dataset: xr.Dataset, origin: Mapping[str, Any]) -> dict[str, Any
     }
 
 
-def _nested(value: Any) -> str:
+def _nest_tables(value: Any) -> str:
     """Return values, also in JSON, as nested tables; lists of plain values in one line."""
     if isinstance(value, str) and value.startswith(("[", "{")):
         with suppress(ValueError, RecursionError):
-            return _nested(json.loads(value))
+            return _nest_tables(json.loads(value))
     if isinstance(value, Mapping):
         rows = "".join(
-            f'<tr><th scope="row">{_text(name)}</th><td>{_nested(entry)}</td></tr>'
+            f'<tr><th scope="row">{_text(name)}</th><td>{_nest_tables(entry)}</td></tr>'
             for name, entry in value.items()
             if str(entry) not in ("", "{}", "[]")
         )
@@ -235,7 +235,7 @@ def _nested(value: Any) -> str:
     value = value.tolist() if hasattr(value, "tolist") else value
     if isinstance(value, (list, tuple)):
         separator = "" if any(isinstance(entry, Mapping) for entry in value) else ", "
-        return separator.join(map(_nested, value))
+        return separator.join(map(_nest_tables, value))
     return _text(number(value) if isinstance(value, float) else value)
 
 

@@ -13,7 +13,7 @@ import pandas as pd
 import xarray as xr
 
 from pathkernel_core.system.text import number
-from pathkernel_datasets.selection.selection import Selection, Selections, few, index_of
+from pathkernel_datasets.selection.selection import Selection, Selections, index_of, spread_indices
 from pathkernel_datasets.variables.measures import Measure, choices_of, measures_of
 from pathkernel_views.chart import NothingToPlot
 from pathkernel_views.network import network
@@ -272,7 +272,7 @@ class StudyPictures:
 
         def build(value: Any) -> pd.DataFrame:
             single = self.study.singles[value]
-            seed, paths = self.seeds(single)[0], few(single.sizes["path"], KERNELS)
+            seed, paths = self.seeds(single)[0], spread_indices(single.sizes["path"], KERNELS)
             of_paths = single["same_path_kernel"].isel(seed=seed, path=paths).transpose("path", ...)
             kernels = {f"path {kernel['path'].item()}": kernel for kernel in of_paths}
             if "total_kernel" in single:
@@ -359,4 +359,4 @@ def _values(single: xr.Dataset, selection: Selection) -> str:
 def _few_widths(dataset: xr.Dataset, count: int = 5) -> list[int]:
     """Return the indices of some widths, from the smallest to the largest."""
     order = np.argsort(dataset["width"].values)
-    return [int(order[index]) for index in few(len(order), count)]
+    return [int(order[index]) for index in spread_indices(len(order), count)]

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from pathkernel_core.system.text import number, written
+from pathkernel_core.system.text import format_value, number
 from pathkernel_datasets.selection.finite_width_gain import finite_width_gain
 from pathkernel_datasets.selection.selection import (
     CONVERGED,
@@ -24,11 +24,11 @@ from pathkernel_datasets.selection.temperature_choice import (
     complete_seeds,
     default_choice,
 )
-from pathkernel_datasets.study.study import described
+from pathkernel_datasets.study.study import describe_option
 from pathkernel_datasets.variables.labelling import json_attribute
 from pathkernel_datasets.variables.measures import Measure, choices_of, label_kind, measures_of
 from pathkernel_datasets.variables.quantities import STATUS_CODES
-from pathkernel_datasets.variables.swept_option import listed
+from pathkernel_datasets.variables.swept_option import list_values
 from pathkernel_views.chart import NothingToPlot
 from pathkernel_views.minima import minima_sentences
 from pathkernel_views.table import Table, frame_of, labelled_frame
@@ -282,7 +282,7 @@ def _medians(study: Selections) -> str:
 
 
 def _option_cell(study: Selections) -> dict[str, str]:
-    return {described(study.option): f"{{{study.option}}}"} if study.option else {}
+    return {describe_option(study.option): f"{{{study.option}}}"} if study.option else {}
 
 
 def _caption(study: Selections, temperature: float | str | None, several: bool) -> str:
@@ -299,7 +299,7 @@ def _caption(study: Selections, temperature: float | str | None, several: bool) 
     backend, dtype = (dataset.attrs.get(key, "unknown") for key in ("backend", "dtype"))
     options = str(dataset.attrs.get("label", "")).partition(", ")[2]
     if study.option:  # whose values are in the first column
-        swept = described(study.option, listed([*study.singles]))
+        swept = describe_option(study.option, list_values([*study.singles]))
         options = options.replace(swept, "").removesuffix(", ")
     return (
         f"{measured}{': median and range over the seeds' * several}. T: temperature. "
@@ -328,10 +328,10 @@ def _sentences(
         notes = json_attribute(single.attrs, "notes")
         named = (f"{name.capitalize()}: {note}" for name, note in notes.items())
         for sentence in (*minima_sentences(single), *named):
-            of_values.setdefault(sentence, []).append(written(value))
+            of_values.setdefault(sentence, []).append(format_value(value))
     for sentence, values in of_values.items():
         of_all = len(values) == len(study.singles)
-        prefix = "" if of_all else f"{described(study.option)} = {', '.join(values)}: "
+        prefix = "" if of_all else f"{describe_option(study.option)} = {', '.join(values)}: "
         lines.append(prefix + sentence)
     missing = int((dataset["status"].values == NOT_COMPUTED).sum())
     if missing:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import xarray as xr
 
 from pathkernel_datasets.selection.selection import Selections, index_of
-from pathkernel_datasets.study.study import described
+from pathkernel_datasets.study.study import describe_option
 from pathkernel_datasets.variables.measures import measures_of
 from pathkernel_views.chart import Chart
 from pathkernel_views.paths import KERNELS, ROWS, of_paths
@@ -70,7 +70,7 @@ def still_charts(
             replace(
                 chart,
                 name=f"{option}-{value}/{chart.name}",
-                title=f"{chart.title}, {described(option, value)}",
+                title=f"{chart.title}, {describe_option(option, value)}",
             )
             for chart in study_charts(Selections(single), *settings)
         ]
@@ -88,7 +88,7 @@ def study_charts(
     With ``still`` they contain only the initial temperature and seed.
     """
 
-    def drawn(name: str, *arguments: Any) -> Callable[[], alt.TopLevelMixin]:
+    def chart_of(name: str, *arguments: Any) -> Callable[[], alt.TopLevelMixin]:
         def draw() -> alt.TopLevelMixin:
             from pathkernel_views.study_pictures import StudyPictures
 
@@ -111,10 +111,10 @@ def study_charts(
         heading = measure.axis.partition(" (")[0].capitalize()
         yield Chart(
             measure.name if x == "width" else f"{measure.name}_against_{x}",
-            f"{heading} against {described(x)}",
+            f"{heading} against {describe_option(x)}",
             f"{heading} on test examples against {axis}. Dashed lines are Gaussian process (GP) "
             f"limits. {ranges}{_side_by_side(study, x)}",
-            drawn("against", measure, x),
+            chart_of("against", measure, x),
         )
     rows = min(sizes["path"], max(1, ROWS // sizes.get("output", 1)))
     charts = {
@@ -161,7 +161,7 @@ def study_charts(
             "the chosen temperatures.",
         )
     for name, (title, caption) in charts.items():
-        yield Chart(name, title, caption, drawn(name))
+        yield Chart(name, title, caption, chart_of(name))
 
 
 def _side_by_side(study: Selections, x: str) -> str:

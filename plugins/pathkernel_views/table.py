@@ -34,7 +34,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from pathkernel_core.system.atomic import replacing
+from pathkernel_core.system.atomic import replace_file
 from pathkernel_core.system.local_files import check_local
 from pathkernel_core.system.text import number, printable
 from pathkernel_views.files import check_replaceable
@@ -84,7 +84,7 @@ class Table:
     detail: bool = False
 
     @cached_property
-    def _printed(self) -> tuple[list[str], list[list[str]], list[bool], list[bool]]:
+    def _printed_columns(self) -> tuple[list[str], list[list[str]], list[bool], list[bool]]:
         """Headings, rows, which columns are numeric, and the rows that a line follows."""
         # one line for all records of equal printed cells, whose values of the column across spread
         # over printed columns: what pivot does by values, which may print alike and be different
@@ -95,11 +95,11 @@ class Table:
         rows: dict[tuple[Any, ...], dict[str, str]] = {}
         for record in self.frame.to_dict("records"):
             group = plain(record.get(self.lines))
-            row = rows.setdefault((group, *(_filled(t, record) for t in fixed.values())), {})
+            row = rows.setdefault((group, *(_fill_template(t, record) for t in fixed.values())), {})
             if column:
-                head = _filled(heading, record)
+                head = _fill_template(heading, record)
                 heads[head] = None
-                row[head] = _filled(template, record)
+                row[head] = _fill_template(template, record)
         before = list(self.cells).index(column) if column in self.cells else len(fixed)
         headings, templates = list(fixed), list(fixed.values())
         headings[before:before] = heads
@@ -118,17 +118,17 @@ class Table:
     @property
     def headings(self) -> list[str]:
         """Headings of the printed columns."""
-        return self._printed[0]
+        return self._printed_columns[0]
 
     @property
     def rows(self) -> list[list[str]]:
         """Printed cells, row by row."""
-        return self._printed[1]
+        return self._printed_columns[1]
 
     @property
     def numeric(self) -> list[bool]:
         """Whether each printed column is numeric, and so aligned to the right."""
-        return self._printed[2]
+        return self._printed_columns[2]
 
     @property
     def columns(self) -> list[dict[str, Any]]:
@@ -162,7 +162,7 @@ class Table:
         from rich.text import Text
 
         table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-        headings, rows, are_numeric, ends = self._printed
+        headings, rows, are_numeric, ends = self._printed_columns
         headings = [printable(heading, keep="\n") for heading in headings]
         rows = [[printable(cell, keep="\n") for cell in row] for row in rows]
         for heading, is_numeric, *cells in zip(headings, are_numeric, *rows):
@@ -190,7 +190,7 @@ class Table:
         yield self.as_rich(options.max_width)
 
     def _repr_html_(self) -> str:
-        title, caption = _escaped(self.title), _escaped(self.caption)
+        title, caption = _escape_html(self.title), _escape_html(self.caption)
         return f"<p><em>{title}</em></p>{self.as_html()}<p><small>{caption}</small></p>"
 
     def as_html(self) -> str:
@@ -198,7 +198,7 @@ class Table:
 
         def line(tag: str, cells: list[str]) -> str:
             style = [' class="number"' * is_numeric for is_numeric in self.numeric]
-            parts = (f"<{tag}{css}>{_escaped(cell)}</{tag}>" for cell, css in zip(cells, style))
+            parts = (f"<{tag}{css}>{_escape_html(cell)}</{tag}>" for cell, css in zip(cells, style))
             return f"<tr>{''.join(parts)}</tr>"
 
         body = "".join(line("td", row) for row in self.rows)
@@ -265,7 +265,7 @@ def write_csv(tables: Iterable[tuple[str, Table]], folder: str | os.PathLike) ->
     for path, frame in joined.items():  # before any is written: a refusal leaves all files
         _check_columns(path, csv_text(frame[:0]))
     for path, frame in joined.items():
-        with replacing(path) as partial:
+        with replace_file(path) as partial:
             partial.write_text(csv_text(frame), encoding="utf-8", newline="\n")
     return list(joined)
 
@@ -339,7 +339,7 @@ class _Cells(string.Formatter):
         return text
 
 
-def _filled(template: str, record: Mapping[str, Any]) -> str:
+def _fill_template(template: str, record: Mapping[str, Any]) -> str:
     fields = _fields(template)
     if fields and all(plain(record[name]) is None for name in fields):
         return "-"
@@ -354,5 +354,5 @@ def _is_numeric(values: pd.Series) -> bool:
     return values.dropna().infer_objects().dtype.kind in "iuf"
 
 
-def _escaped(text: str) -> str:
+def _escape_html(text: str) -> str:
     return escape(printable(text, keep="\n")).replace("\n", "<br>")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathkernel_datasets.study.study import described
+from pathkernel_datasets.study.study import describe_option
 
 _TITLES = {
     "width": "width N",
@@ -15,4 +15,4 @@ _TITLES = {
 
 def axis_title(name: str) -> str:
     """Return the title of an axis or option, with its symbol if it has one."""
-    return _TITLES.get(name, described(name))
+    return _TITLES.get(name, describe_option(name))

@@ -15,7 +15,7 @@ from pathkernel.run_command import Running
 from pathkernel.study_file import StudyFileError, values_of
 from pathkernel_core.contracts.options import (
     Options,
-    checked,
+    check_value,
     declared_options,
     element_type,
     option,
@@ -82,7 +82,7 @@ def written(value):
 def in_python(configured, declared, value):
     if isinstance(value, list) and takes_several(declared):
         return several_values(configured, declared.name, value)
-    return checked(declared, value)
+    return check_value(declared, value)
 
 
 def typed(configured, declared, value):

@@ -48,7 +48,10 @@ def gradients_and_values(model, batch, output):
     model.eval()
     for layer, attention in enumerate(attention_modules(model), start=1):
         passed = []
-        with torch.no_grad(), attention.joined(lambda z, passed=passed: passed.append(z) or z):
+        with (
+            torch.no_grad(),
+            attention.change_outputs(lambda z, passed=passed: passed.append(z) or z),
+        ):
             output(batch)
         first = passed[0][:, 0].reshape(len(passed[0]), attention.heads, -1)
         for head in range(1, attention.heads + 1):

@@ -14,10 +14,10 @@ from pathkernel_datasets.errors import StudyError
 from pathkernel_datasets.results.stored_study import StoredStudy
 from pathkernel_pruning.heads.orders import removed_heads
 from pathkernel_trained.checkpoint import Checkpoint, save_checkpoint
-from pathkernel_trained.comparison_store import compared
+from pathkernel_trained.comparison_store import compare_with_trained
 from pathkernel_trained.evaluator import PathOutputs, path_outputs
 from pathkernel_trained.path_network import read_paths, save_paths
-from pathkernel_trained.pruning import pruned, write_pruned
+from pathkernel_trained.pruning import prune_study, write_pruned
 from pathkernel_trained.results import Pruning
 
 HEADS = (3, 2)
@@ -104,7 +104,7 @@ def test_its_paths_serve_as_its_weights_do(study, weights, tmp_path):
     out = tmp_path / "pruned.safetensors"
     options = Pruning(order="trained", remove=2, out=out, random=5, resamples=20)
     first, second = (
-        (stored.dataset, compared(stored, None), pruned(stored, options, silent))
+        (stored.dataset, compare_with_trained(stored, None), prune_study(stored, options, silent))
         for stored in map(StoredStudy, (study, second_study))
     )
     for left, right in zip(first, second):

@@ -19,7 +19,7 @@ def lock_of(folder: Path) -> Path:
 
 
 @contextmanager
-def locked(
+def lock_folder(
     folder: Path,
     *,
     wait: bool = False,
@@ -42,7 +42,7 @@ def locked(
         _acquire(file_lock, 0)
     except filelock.Timeout:
         if not lock.exists():  # where no file can be made
-            raise unwritable(lock, "no file can be made there") from None
+            raise unwritable_error(lock, "no file can be made there") from None
         if not wait:
             raise StudyError(
                 f"another process is writing into {folder}; wait until it ends, or work in a copy"
@@ -50,7 +50,7 @@ def locked(
         waiting()
         _acquire(file_lock, -1)
     except OSError as error:  # no permission, or a read-only file system
-        raise unwritable(lock, error.strerror) from error
+        raise unwritable_error(lock, error.strerror) from error
     try:
         yield
     finally:
@@ -62,7 +62,7 @@ def locked(
 def waiting_lock(folder: Path, report: Report) -> AbstractContextManager[None]:
     """Lock a folder after a wait for other processes, which is reported."""
     wait = Progress(0, None, f"waiting for another process that reads or publishes {folder}")
-    return locked(folder, wait=True, waiting=lambda: report(wait))
+    return lock_folder(folder, wait=True, waiting=lambda: report(wait))
 
 
 def _acquire(lock: filelock.BaseFileLock, timeout: float) -> None:
@@ -73,7 +73,7 @@ def _acquire(lock: filelock.BaseFileLock, timeout: float) -> None:
         lock.acquire(timeout=timeout)
 
 
-def unwritable(file: Path, reason: str | None) -> StudyError:
+def unwritable_error(file: Path, reason: str | None) -> StudyError:
     """Error that a file of a folder cannot be written."""
     return StudyError(
         f"{file} cannot be written ({reason}), and nothing is changed; choose another folder, or "
@@ -86,4 +86,4 @@ def check_writable(folder: Path, *names: str) -> None:
     inside = [Path(path) for name in names for path, _, _ in os.walk(folder / name)]
     for path in (folder, *inside):
         if not os.access(path, os.W_OK | os.X_OK):
-            raise unwritable(path, "permission denied, or a read-only file system")
+            raise unwritable_error(path, "permission denied, or a read-only file system")

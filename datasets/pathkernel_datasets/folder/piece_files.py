@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from pathkernel_core.system.atomic import replacing
+from pathkernel_core.system.atomic import replace_file
 from pathkernel_core.system.local_files import is_damage, open_regular
 from pathkernel_datasets.errors import StudyWarning
 
@@ -35,7 +35,7 @@ def write_arrays(file: Path, arrays: Mapping[str, Any], study: str) -> None:
 
 def _replace(file: Path, arrays: Mapping[str, Any]) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(file, several_writers=True) as partial, open(partial, "wb") as stream:
+    with replace_file(file, several_writers=True) as partial, open(partial, "wb") as stream:
         np.savez(stream, **arrays)  # type: ignore[arg-type]
 
 

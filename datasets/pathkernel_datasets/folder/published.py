@@ -100,7 +100,7 @@ class PublishedStudy:
         return values
 
     @cached_property
-    def _exchanged(self) -> set[str]:
+    def _exchanged_names(self) -> set[str]:
         return exchanged_chunks(self.path)
 
     @cached_property
@@ -134,7 +134,7 @@ class PublishedStudy:
             chunks = (
                 [None]
                 if array is None
-                else map(partial(self._read, name, array), range(array.nchunks))
+                else map(partial(self._read_chunks, name, array), range(array.nchunks))
             )
             for chunk in chunks:
                 if chunk is None:
@@ -151,13 +151,13 @@ class PublishedStudy:
                 number, inside = divmod(index, array.chunks[0])
                 # a chunk holds many pieces, read one after another: it is decoded once
                 if self._blocks.get(name, (-1,))[0] != number:
-                    self._blocks[name] = number, self._read(name, array, number)
+                    self._blocks[name] = number, self._read_chunks(name, array, number)
                 block[name] = dims, self._blocks[name][1], inside
         return block
 
-    def _read(self, name: str, array: zarr.Array, number: int) -> np.ndarray | None:
+    def _read_chunks(self, name: str, array: zarr.Array, number: int) -> np.ndarray | None:
         """Chunks of an array with a number along its first dimension; None if any is damaged."""
-        if name in self._exchanged:
+        if name in self._exchanged_names:
             return None
         chunks = itertools.product([number], *map(range, array.cdata_shape[1:]))
         keys = map(array.metadata.encode_chunk_key, chunks)

@@ -10,7 +10,7 @@ import xarray as xr
 from pathkernel_core.system.atomic import remove_leftovers
 from pathkernel_core.system.local_files import check_local
 from pathkernel_datasets.errors import StudyError
-from pathkernel_datasets.folder.lock import lock_of, locked
+from pathkernel_datasets.folder.lock import lock_folder, lock_of
 from pathkernel_datasets.folder.piece_files import SUFFIX
 from pathkernel_datasets.folder.study_folder import (
     DESCRIPTION,
@@ -77,7 +77,7 @@ def open_folder(path: str | os.PathLike) -> StudyFolder | SweepFolder:
     path = Path(path)
     check_regular(path)
     if not (path / STUDY).exists() and any(path.glob(f".{STUDY}.*.old")):
-        with locked(path, wait=True):  # perhaps it is replaced just now
+        with lock_folder(path, wait=True):  # perhaps it is replaced just now
             remove_leftovers(path / STUDY)
     if (template := stored_template(path)) is None:
         raise StudyError(_fault(path))

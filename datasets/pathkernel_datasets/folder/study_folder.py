@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from pathkernel_core.system.atomic import replacing
+from pathkernel_core.system.atomic import replace_file
 from pathkernel_core.system.local_files import IRREGULAR, irregular_entries, is_damage, read_json
 from pathkernel_core.system.text import number
 from pathkernel_datasets.errors import StudyError
@@ -114,7 +114,7 @@ def write_template(path: Path, template: xr.Dataset) -> None:
     content = to_json(template).encode()
     # as bytes: a damaged file need not be text
     if not (path / DESCRIPTION).exists() or (path / DESCRIPTION).read_bytes() != content:
-        with replacing(path / DESCRIPTION) as file:
+        with replace_file(path / DESCRIPTION) as file:
             file.write_bytes(content)
 
 
@@ -276,21 +276,21 @@ class StudyFolder(Folder):
         file = self.file(piece)
         values = read_arrays(file, self.core) if os.path.lexists(file) else None
         if values is None and (self.path / STUDY).exists():
-            values = self._published.read(piece.seed, piece.width, self.core)
+            values = self._published_study.read(piece.seed, piece.width, self.core)
             # where the metadata of the root are damaged, arrays may be lost without a trace
-            is_identified = not values or self._published.identity
-            if not is_identified and not self.declared(piece).keys() <= values.keys():
+            is_identified = not values or self._published_study.identity
+            if not is_identified and not self.declared_variables(piece).keys() <= values.keys():
                 values = {}
         return values or {}
 
-    def missing(self, piece: Piece, is_sound: bool) -> list[float]:
+    def missing_temperatures(self, piece: Piece, is_sound: bool) -> list[float]:
         """Temperatures that a piece lacks; a published study that ``is_sound`` is not read."""
         if is_sound and not os.path.lexists(self.file(piece)) and (self.path / STUDY).exists():
-            published = self._published.temperatures(piece.seed, piece.width, self.core)
-            return self.lacking({"temperature": np.array(published)})
-        return self.lacking(self.read(piece))
+            published = self._published_study.temperatures(piece.seed, piece.width, self.core)
+            return self.lacking_temperatures({"temperature": np.array(published)})
+        return self.lacking_temperatures(self.read(piece))
 
-    def declared(self, piece: Piece) -> dict[str, tuple[str, ...]]:
+    def declared_variables(self, piece: Piece) -> dict[str, tuple[str, ...]]:
         """Names of all variables that a piece has, with their dimensions."""
         return {
             name: dims
@@ -305,10 +305,10 @@ class StudyFolder(Folder):
         return {name: one.dims for name, one in variables.items() if "seed" in one.dims}
 
     @cached_property
-    def _published(self) -> PublishedStudy:
+    def _published_study(self) -> PublishedStudy:
         return PublishedStudy(self.path / STUDY)
 
-    def lacking(self, values: Values) -> list[float]:
+    def lacking_temperatures(self, values: Values) -> list[float]:
         """Temperatures of the study that values of a piece lack."""
         computed = values.get("temperature", np.zeros(0)).tolist()
         return [value for value in self.grid["temperature"] if value not in computed]
@@ -328,7 +328,7 @@ class StudyFolder(Folder):
         for piece in self.pieces:
             if piece.seed in seeds:
                 values = self.read(piece)
-                if complete and self.lacking(values):
+                if complete and self.lacking_temperatures(values):
                     raise MissingPieceError
                 _put(dataset, piece, seeds.index(piece.seed), values)
 

@@ -29,9 +29,9 @@ from pathkernel_datasets.folder.study_folder import (
 )
 from pathkernel_datasets.folder.zarr_files import open_dataset
 from pathkernel_datasets.study.identity import core_of, single_identity, text_of
-from pathkernel_datasets.study.study import POINT, described
+from pathkernel_datasets.study.study import POINT, describe_option
 from pathkernel_datasets.variables.labelling import coordinate
-from pathkernel_datasets.variables.swept_option import OF_EACH_VALUE, SWEPT_OPTION, listed
+from pathkernel_datasets.variables.swept_option import OF_EACH_VALUE, SWEPT_OPTION, list_values
 from pathkernel_datasets.variables.template import KNOWN_DIMENSIONS, on_grid
 
 
@@ -138,9 +138,9 @@ def joined_template(
         }
         if differing:
             raise TaskError(
-                f"{described(name, value)} and {described(name, values[0])} do not fit into one "
-                f"dataset, since they differ in {', '.join(sorted(map(str, differing)))}; run each "
-                f"value of {name!r} into a folder of its own"
+                f"{describe_option(name, value)} and {describe_option(name, values[0])} do not fit "
+                f"into one dataset, since they differ in {', '.join(sorted(map(str, differing)))}; "
+                f"run each value of {name!r} into a folder of its own"
             )
     longest = {dim: max((one[dim].values for one in every), key=len) for dim in first.dims}
     varying = sorted(dim for dim in longest if len({one.sizes[dim] for one in every}) > 1)
@@ -158,9 +158,9 @@ def joined_template(
         }
         for value, one in templates.items()
     }
-    label, single = first.attrs["label"], described(name, values[0])
+    label, single = first.attrs["label"], describe_option(name, values[0])
     labels_of_others = [part for part in label.split(", ") if part != single]
-    joined_label = ", ".join([*labels_of_others, described(name, listed(values))])
+    joined_label = ", ".join([*labels_of_others, describe_option(name, list_values(values))])
     labels = coordinate(name, values, meaning)
     joined = on_grid(first, longest).expand_dims({name: len(values)}).assign_coords({name: labels})
     joined.attrs = common | {

@@ -186,7 +186,7 @@ def faults(path: Path) -> Iterator[tuple[str, str]]:
     Yields
     ------
     name : str
-        Of an array or a group; empty for the root.
+        Name of an array or a group; empty for the root.
     fault : str
     """
     damaged = metadata_faults(path)

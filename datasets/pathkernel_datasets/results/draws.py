@@ -77,8 +77,8 @@ def point_of(settings: Mapping[str, Any]) -> Point:
 def order_parameter_draws(study: StoredStudy) -> dict[Point, xr.DataArray]:
     """Draws of U at every point that has any, also while a run is in progress.
 
-    Of several samplers at a point, the one with most draws is taken; of those with equally many,
-    the one that mixes best.
+    Where several samplers have drawn at a point, the one with most draws is taken; if they have
+    equally many, the one that mixes best.
 
     Returns
     -------

@@ -16,7 +16,7 @@ import zarr
 
 from pathkernel_core.system.atomic import PARTIAL, remove_folder, replacing_folder
 from pathkernel_datasets.errors import StudyWarning
-from pathkernel_datasets.folder.lock import locked
+from pathkernel_datasets.folder.lock import lock_folder
 from pathkernel_datasets.folder.study_folder import PIECES, remove_empty
 from pathkernel_datasets.folder.zarr_files import (
     METADATA,
@@ -65,7 +65,7 @@ def write_part(folder: Path, part: str, data: xr.Dataset | xr.DataTree) -> None:
     target = path / inside
     # under the lock, or another process, which publishes parts of its own, could take a part that
     # is being written for a leftover, or its folder for an empty one
-    with locked(folder, wait=True):
+    with lock_folder(folder, wait=True):
         target.parent.mkdir(parents=True, exist_ok=True)
         with replacing_folder(target) as partial:
             write_groups(partial, data)

@@ -16,7 +16,7 @@ from pathkernel_core.contracts.hooks import PluginError, Plugins
 from pathkernel_core.contracts.result import Result
 from pathkernel_core.system.progress import Progress, Report
 from pathkernel_datasets.errors import StudyError, StudyWarning
-from pathkernel_datasets.folder.lock import check_writable, locked
+from pathkernel_datasets.folder.lock import check_writable, lock_folder
 from pathkernel_datasets.folder.study_folder import PIECES, STUDY, remove_empty
 from pathkernel_datasets.folder.zarr_files import faults
 from pathkernel_datasets.results.draws import remove_blocks
@@ -88,7 +88,7 @@ def run_result(
         for single in [study] if result.of_all_values else study.singles:
             file, _ = file_of(single.path, result.name)
             check_writable(single.path, file.name, PIECES)
-            single.damaged = _damaged(file)
+            single.damaged = _damaged_parts(file)
             _publish(single, result.name)  # parts of a run that was killed
             try:
                 for name, part in _parts(result, result.compute(single, tell)):
@@ -116,7 +116,7 @@ def _check_study(study: StoredStudy) -> None:
         )
 
 
-def _damaged(path: Path) -> frozenset[str]:
+def _damaged_parts(path: Path) -> frozenset[str]:
     """Parts of a result that cannot be read, of which a warning tells."""
     damaged = damaged_parts(path) if path.exists() else {}
     if damaged:
@@ -128,7 +128,7 @@ def _damaged(path: Path) -> frozenset[str]:
 
 def _publish(study: StoredStudy, result: str) -> None:
     """Publish all computed parts of a result, and remove the blocks of draws that they hold."""
-    with locked(study.path, wait=True):
+    with lock_folder(study.path, wait=True):
         new_parts = publish_parts(study.path, result)
     parts = [f"{result}/{part}".rstrip("/") for part in new_parts]
     study.damaged -= {*parts}  # they are written again

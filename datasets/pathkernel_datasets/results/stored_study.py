@@ -25,7 +25,7 @@ from pathkernel_datasets.results.result_files import damaged_parts, file_of, par
 from pathkernel_datasets.run.workers import mapped, naming_lost_workers, workers
 from pathkernel_datasets.study.identity import core_of, differences, file_options, identity_of
 from pathkernel_datasets.study.prepared import array_library, prepare_data
-from pathkernel_datasets.study.study import SETTINGS, Study, described
+from pathkernel_datasets.study.study import SETTINGS, Study, describe_option
 
 
 class StoredStudy:
@@ -68,7 +68,7 @@ class StoredStudy:
 
     def __reduce__(self) -> tuple:
         """Workers open the study themselves, with the plugins that are installed there."""
-        return _opened, (str(self.path.resolve()), self._folder.text)
+        return _open_study, (str(self.path.resolve()), self._folder.text)
 
     @property
     def singles(self) -> list[StoredStudy]:
@@ -77,7 +77,7 @@ class StoredStudy:
             return [self]
         settings, option = (self._plugins, self._executor, self._threads), self._folder.option
         return [
-            StoredStudy(folder.path, *settings, described(option, value))
+            StoredStudy(folder.path, *settings, describe_option(option, value))
             for value, folder in self._folder.folders.items()
         ]
 
@@ -264,7 +264,7 @@ class StoredStudy:
 
 
 @lru_cache(maxsize=1)
-def _opened(path: str, text: str) -> StoredStudy:
+def _open_study(path: str, text: str) -> StoredStudy:
     """Open a study in a worker, once for all its jobs."""
     study = StoredStudy(path)
     if study._folder.text != text:

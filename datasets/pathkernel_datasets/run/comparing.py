@@ -50,7 +50,13 @@ from pathkernel_datasets.study.identity import (
     text_of,
 )
 from pathkernel_datasets.study.prepared import array_library, prepare_data
-from pathkernel_datasets.study.study import POINT, SETTINGS, Study, described, draw_realisation
+from pathkernel_datasets.study.study import (
+    POINT,
+    SETTINGS,
+    Study,
+    describe_option,
+    draw_realisation,
+)
 from pathkernel_datasets.variables.labelling import json_attribute
 from pathkernel_datasets.variables.template import on_grid, study_template
 
@@ -74,7 +80,7 @@ def begin(
     _check_folder(path)
     stored, first_seeds = stored_template(path), FirstSeeds()
     _check_parent(path, study, first_seeds)
-    joined = study if stored is None else study.joined(_on_grid_of(study, stored))
+    joined = study if stored is None else study.join_grid(_on_grid_of(study, stored))
     if not joined.sweep:
         one = _compare(study, path, analyses, first_seeds, report)
         one.describe()
@@ -188,7 +194,7 @@ def _compare(
         before = _on_grid_of(study, stored)
         _check_same(path, stored, identity_of(before, [first_seeds(before)]))
         analyses = _stored_analyses(path, stored, analyses)
-        joined = study.joined(before)
+        joined = study.join_grid(before)
         if swept is None:
             _warn_of_more(path, study, joined)
         # a value that is the default is named in the folder of several alone
@@ -208,7 +214,7 @@ def _compare(
     is_complete = not damage and _is_published(path, template)
     _log.info("%s is %s", path, "complete" if is_complete else "in progress")
     folder = StudyFolder(path, text)
-    named = described(*swept) if swept else ""
+    named = describe_option(*swept) if swept else ""
     computation = Computation(folder, joined, analyses, named, is_sound=not damage)
     return _Compared(computation, template, is_complete)
 
@@ -224,7 +230,7 @@ def _meaning(study: Study, name: str) -> str:
     options = (*dataclasses.fields(study), *dataclasses.fields(study.task))
     (declared,) = (entry for entry in options if entry.name == name)
     help_text = declared.metadata.get("help", "").partition("  [")[0].rstrip(".")
-    return help_text if help_text and name not in SETTINGS else described(name)
+    return help_text if help_text and name not in SETTINGS else describe_option(name)
 
 
 def _take_over(path: Path, stored: xr.Dataset, name: str, undo: ExitStack) -> None:
@@ -315,8 +321,8 @@ def _check_parent(path: Path, study: Study, first_seeds: FirstSeeds) -> None:
     singles = [one for one in sweep.folders.values() if one.path == path]
     if study.sweep or not singles:
         raise StudyError(
-            f"{path} is inside the folder of several values of {described(sweep.option)}; choose "
-            f"another folder, or run all values into {path.parent}"
+            f"{path} is inside the folder of several values of {describe_option(sweep.option)}; "
+            f"choose another folder, or run all values into {path.parent}"
         )
     own = parent.assign_attrs(study=singles[0].text)
     single = _on_grid_of(study, own)
@@ -343,9 +349,9 @@ def _warn_of_more(path: Path, study: Study, joined: Study) -> None:
         return
     if excess := [name for name in joined.grid if {*joined.along(name)} - {*study.along(name)}]:
         _warn(
-            f"{path} holds more values of {' and '.join(map(described, excess))} than are asked "
-            "for: they stay, and what is missing of the whole grid is computed. For a smaller "
-            "study choose another folder (--out)"
+            f"{path} holds more values of {' and '.join(map(describe_option, excess))} than are "
+            "asked for: they stay, and what is missing of the whole grid is computed. For a "
+            "smaller study choose another folder (--out)"
         )
 
 

@@ -87,7 +87,9 @@ class Computation:
         # read again: another process may have computed some since the pieces were listed
         stored = {piece: self.folder.read(piece) for piece in pieces}
         missing = {
-            piece: lacking for piece in pieces if (lacking := self.folder.lacking(stored[piece]))
+            piece: lacking
+            for piece in pieces
+            if (lacking := self.folder.lacking_temperatures(stored[piece]))
         }
         points = {piece: missing[piece] for piece in missing if piece.width is not None}
         if points:
@@ -118,7 +120,7 @@ class Computation:
         TaskError
             If the data of its seed are of other kinds than those of the first.
         """
-        dims = self.folder.declared(piece)
+        dims = self.folder.declared_variables(piece)
         declared = {name for name in dims if "temperature" in dims[name]}
         for values in rows:
             if len(values) > 1 and (missing := sorted(declared - values.keys())):

@@ -16,7 +16,7 @@ from pathkernel_core.contracts.analysis import Analysis
 from pathkernel_core.contracts.hooks import load_plugins
 from pathkernel_core.system.local_files import check_local
 from pathkernel_core.system.progress import Progress, Report, silent
-from pathkernel_datasets.folder.lock import lock_of, unwritable, waiting_lock
+from pathkernel_datasets.folder.lock import lock_of, unwritable_error, waiting_lock
 from pathkernel_datasets.folder.reading import open_study
 from pathkernel_datasets.folder.study_folder import (
     DESCRIPTION,
@@ -141,7 +141,7 @@ def compute_study(
     jobs = _part([(one, piece) for one in computations for piece in one.folder.pieces], part)
     missing = {}
     for one, piece in jobs:
-        if lacking := one.folder.missing(piece, one.is_sound):
+        if lacking := one.folder.missing_temperatures(piece, one.is_sound):
             missing[one, piece] = lacking
     total = sum(len(one.study.temperatures) for one, piece in jobs if piece.width is not None)
     computed = sum(len(missing[job]) for job in missing if job[1].width is not None)
@@ -175,7 +175,7 @@ def _folder(path: Path) -> Iterator[None]:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise unwritable(path, error.strerror) from error
+        raise unwritable_error(path, error.strerror) from error
     try:
         yield
     except BaseException:

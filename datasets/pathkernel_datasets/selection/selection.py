@@ -209,6 +209,6 @@ def count_test_examples(dataset: xr.Dataset, test_set: int) -> int:
     return int(labels.count("example").max())
 
 
-def few(count: int, limit: int = 5) -> list[int]:
+def spread_indices(count: int, limit: int = 5) -> list[int]:
     """Evenly spaced indices of an ordered sequence, at most ``limit``, with its first and last."""
     return sorted({round(index) for index in np.linspace(0, count - 1, min(count, limit))})

@@ -40,7 +40,7 @@ def identity_of(study: Study, drawn: Iterable[Realisation] | None = None) -> dic
     """
     if drawn is None:
         drawn = (draw_realisation(single.task, study.seeds[0]) for single in study.singles)
-    singles = [_single(single, data) for single, data in zip(study.singles, drawn)]
+    singles = [_describe_seed(single, data) for single, data in zip(study.singles, drawn)]
     identity = dict(singles[0])
     for name, values in study.sweep.items():
         identity["options"] = identity["options"] | {name: list(values)}
@@ -49,7 +49,7 @@ def identity_of(study: Study, drawn: Iterable[Realisation] | None = None) -> dic
     return identity
 
 
-def _single(study: Study, drawn: Realisation) -> dict[str, Any]:
+def _describe_seed(study: Study, drawn: Realisation) -> dict[str, Any]:
     options, provenance = study.options, study.task.provenance()
     for name in file_options(options, provenance):
         if os.path.exists(options[name]):
@@ -109,7 +109,7 @@ def differences(stored: Mapping[str, Any], current: Mapping[str, Any], source: s
     difference explains them.
     """
     files = stored["provenance"].keys() & current["provenance"].keys()
-    entries, current_entries = (_flat(study, files) for study in (stored, current))
+    entries, current_entries = (_flatten(study, files) for study in (stored, current))
     keys = sorted(entries | current_entries, key=lambda key: (key[0] != "options", key))
     different = [key for key in keys if entries.get(key) != current_entries.get(key)]
     lines = [
@@ -124,7 +124,7 @@ def differences(stored: Mapping[str, Any], current: Mapping[str, Any], source: s
     return lines
 
 
-def _flat(
+def _flatten(
     entries: Mapping[str, Any], ignored_options: Iterable[str], above: tuple[str, ...] = ()
 ) -> dict[tuple[str, ...], Any]:
     """Entries of nested mappings by the keys that lead to them."""
@@ -133,7 +133,7 @@ def _flat(
         if above == ("options",) and key in ignored_options:
             continue
         if isinstance(entry, dict) and entry:
-            flat |= _flat(entry, ignored_options, (*above, key))
+            flat |= _flatten(entry, ignored_options, (*above, key))
         elif entry != {}:
             flat[(*above, key)] = entry
     return flat

@@ -94,7 +94,7 @@ class PreparedData:
     offset : array, shape () or (C,)
         Mean of the training targets if they are centred, else 0; added to every prediction.
     blocks : Blocks or None
-        Of all training examples, where they are too many to hold.
+        Batches of all training examples, where they are too many to hold.
     scale : float
         Factor of the attentioned inputs.
     """
@@ -124,7 +124,7 @@ class PreparedData:
         assert self.blocks is not None
         block = self.blocks.draw(number)
         features = _AlongPaths(self.realisation, self.network.skips, library, self.scale)
-        return features.labelled(block, self.offset)
+        return features.label_inputs(block, self.offset)
 
 
 def prepare_data(
@@ -171,14 +171,15 @@ def prepare_data(
     along_paths = _AlongPaths(realisation, network.skips, library, scale)
     if kernel != "linear":
         along_paths = _AlongKernels(realisation, network.skips, library, scale, kernel)
-    xi, labels = along_paths.labelled(realisation.train, offset)
+    xi, labels = along_paths.label_inputs(realisation.train, offset)
     tests, validation = {}, None
     if not training_only:
         tests = {
-            name: along_paths.labelled(examples) for name, examples in realisation.test_sets.items()
+            name: along_paths.label_inputs(examples)
+            for name, examples in realisation.test_sets.items()
         }
         if realisation.validation is not None:
-            validation = along_paths.labelled(realisation.validation)
+            validation = along_paths.label_inputs(realisation.validation)
     return PreparedData(realisation, network, xi, labels, tests, validation, offset, blocks, scale)
 
 
@@ -204,7 +205,9 @@ class _AlongPaths:
     library: ArrayLibrary
     scale: float
 
-    def labelled(self, examples: Examples, offset: np.ndarray | float = 0.0) -> tuple[Array, Array]:
+    def label_inputs(
+        self, examples: Examples, offset: np.ndarray | float = 0.0
+    ) -> tuple[Array, Array]:
         """Attentioned inputs, and labels less an offset."""
         xi = self.features(examples)
         # of the attentioned inputs, not of the tokens: attention is that of the tokens as they are

@@ -12,7 +12,7 @@ import numpy as np
 
 from pathkernel_core.contracts.options import (
     Options,
-    checked,
+    check_value,
     declared_options,
     option,
     several_values,
@@ -21,7 +21,7 @@ from pathkernel_core.contracts.task import Blocks, Realisation, Task
 from pathkernel_core.energy.token_kernels import TOKEN_KERNELS
 from pathkernel_core.paths.network import Skips, skips_of_layers
 from pathkernel_core.system.errors import PathkernelError
-from pathkernel_core.system.text import written
+from pathkernel_core.system.text import format_value
 from pathkernel_datasets.errors import TaskError
 
 POINT = ("seed", "temperature", "width")
@@ -169,7 +169,7 @@ class Study(Options):
         for name in OF_TASK:
             replaced = name == "variances" and self.variance is not None
             if getattr(self, name) is None and not replaced:
-                object.__setattr__(self, name, checked(declared[name], getattr(task, name)))
+                object.__setattr__(self, name, check_value(declared[name], getattr(task, name)))
         if isinstance(self.variances, tuple) and len(self.variances) == 1:
             object.__setattr__(self, "variances", self.variances[0])
         for name in ("widths", "temperatures", "seeds"):
@@ -194,7 +194,7 @@ class Study(Options):
         singles = [self.on_grid({name: [v]}) for name, values in self.sweep.items() for v in values]
         return singles or [self]
 
-    def joined(self, stored: Study) -> Study:
+    def join_grid(self, stored: Study) -> Study:
         """Study on the union of two grids, in the order of the one that contains the other.
 
         If neither does, new values follow the stored ones.
@@ -211,7 +211,7 @@ class Study(Options):
         parts = self.task.label.split(", ")
         settings = [name for name in SETTINGS if self.value(name) is not None]
         options = [
-            described(name, self.value(name)) for name in dict.fromkeys((*naming, *settings))
+            describe_option(name, self.value(name)) for name in dict.fromkeys((*naming, *settings))
         ]
         return ", ".join([*parts, *(option for option in options if option not in parts)])
 
@@ -228,9 +228,9 @@ class Study(Options):
         }
 
 
-def described(name: str, value: Any = "") -> str:
+def describe_option(name: str, value: Any = "") -> str:
     """An option and its value as a reader would write them."""
-    return f"{_NAMES.get(name, name.replace('_', ' '))} {written(value)}".rstrip()
+    return f"{_NAMES.get(name, name.replace('_', ' '))} {format_value(value)}".rstrip()
 
 
 def _union(values: tuple, stored: tuple) -> tuple:

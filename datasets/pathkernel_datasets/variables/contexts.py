@@ -34,7 +34,7 @@ class DataContext:
         return Situation(data.realisation, data.xi, data.labels, data.network)
 
     @cached_property
-    def analysed(self) -> dict[str, np.ndarray]:
+    def analysis_values(self) -> dict[str, np.ndarray]:
         """Values of the analyses, by name of the variable."""
         return _values_of(self.analyses, self.situation)
 

@@ -34,7 +34,7 @@ def scores_by_head(
     Parameters
     ----------
     heads : iterable of (layer, number)
-        Of the scores, both from 1.
+        Heads that the scores belong to, both numbers from 1.
     values : array, shape (H,) or (H, C)
         A score of every head, or one for each of C draws.
     errors : array of the same shape, optional
@@ -63,7 +63,7 @@ def heads_named(heads: Heads) -> list[Head]:
     try:
         named = heads.values.tolist() if isinstance(heads, xr.DataArray) else list(heads)
         pairs = [head.split("-") if isinstance(head, str) else head for head in named]
-        return [(_whole(layer), _whole(number)) for layer, number in pairs]
+        return [(_to_integer(layer), _to_integer(number)) for layer, number in pairs]
     except (TypeError, ValueError):
         raise TypeError(
             "heads must be pairs of layer and head, such as [(2, 3)], or labels, such as "
@@ -71,7 +71,7 @@ def heads_named(heads: Heads) -> list[Head]:
         ) from None
 
 
-def _whole(number: Any) -> int:
+def _to_integer(number: Any) -> int:
     if isinstance(number, str):
         return int(number)
     return int(np.asarray(number).__index__())

@@ -25,7 +25,7 @@ def checksum(content: Mapping[str, Any]) -> str:
     return f"{zlib.crc32(text.encode()):08x}"
 
 
-def labelled(
+def label_arrays(
     values: Mapping[str, Any],
     variables: Iterable[Variable],
     coordinates: Mapping[str, xr.Variable] | None = None,
@@ -70,7 +70,7 @@ def storable(dataset: xr.Dataset) -> xr.Dataset:
 
     Text is of any length, an attribute a text, a number or a list of numbers; others become JSON.
     """
-    attributes = {name: _plain(value) for name, value in dataset.attrs.items()}
+    attributes = {name: _to_plain(value) for name, value in dataset.attrs.items()}
     # as objects: xarray before 2026.9 writes StringDType as text of fixed length
     return _with_text(dataset, np.dtype(object)).assign_attrs(attributes)
 
@@ -90,7 +90,7 @@ def _with_text(dataset: xr.Dataset, dtype: np.dtype) -> xr.Dataset:
     )
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     if isinstance(value, bool):
         return int(value)
     of_numbers = isinstance(value, list) and value and isinstance(value[0], numbers.Real)

@@ -89,8 +89,8 @@ def _flag(name: str, long_name: str) -> Quantity:
     return Quantity(name, (), long_name, function=lambda context: 1, dtype="int8")
 
 
-def _analysed(name: str) -> Callable[[Any], Any]:
-    return lambda context: context.analysed[name]
+def _take_analysis(name: str) -> Callable[[Any], Any]:
+    return lambda context: context.analysis_values[name]
 
 
 def _of_measure(measure: Measure, kind: str) -> Quantity:
@@ -255,7 +255,7 @@ _LIMITS = (
 )
 
 
-def declared(data: PreparedData, analyses: Sequence[Analysis]) -> tuple[Quantity, ...]:
+def declare_quantities(data: PreparedData, analyses: Sequence[Analysis]) -> tuple[Quantity, ...]:
     """Variables of a study with such data, the dimensions of the grid in front of their own.
 
     Raises
@@ -346,7 +346,7 @@ def _present(quantities: Iterable[Quantity], data: PreparedData) -> list[Quantit
 
 def _of_analyses(analyses: Iterable[Analysis], scope: str) -> list[Quantity]:
     return [
-        Quantity(**vars(variable), function=_analysed(variable.name))
+        Quantity(**vars(variable), function=_take_analysis(variable.name))
         for analysis in analyses
         if analysis.scope == scope
         for variable in analysis.variables

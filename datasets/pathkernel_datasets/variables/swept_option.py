@@ -12,7 +12,7 @@ from typing import Any
 
 import xarray as xr
 
-from pathkernel_core.system.text import written
+from pathkernel_core.system.text import format_value
 from pathkernel_datasets.errors import NotInStudyError
 from pathkernel_datasets.variables.labelling import drawable
 
@@ -20,9 +20,9 @@ SWEPT_OPTION, OF_EACH_VALUE = "swept_option", "of_each_value"
 """Attributes of a dataset that holds several values of an option."""
 
 
-def listed(values: Sequence[Any]) -> str:
+def list_values(values: Sequence[Any]) -> str:
     """Values as a reader would write them."""
-    *texts, last = map(written, values)
+    *texts, last = map(format_value, values)
     return f"{', '.join(texts)} and {last}" if len(texts) < 7 else f"{texts[0]} to {last}"
 
 
@@ -95,6 +95,6 @@ def check_single(dataset: xr.Dataset) -> None:
     if name := swept_option(dataset):
         values = dataset[name].values.tolist()
         raise NotInStudyError(
-            f"the dataset holds {len(values)} values of the option {name!r} ({listed(values)}); "
-            f"take one: pathkernel.by_value(dataset)[{values[0]!r}]"
+            f"the dataset holds {len(values)} values of the option {name!r} "
+            f"({list_values(values)}); take one: pathkernel.by_value(dataset)[{values[0]!r}]"
         )

@@ -33,7 +33,7 @@ from pathkernel_datasets.variables.labelling import (
     storable,
     variable_attributes,
 )
-from pathkernel_datasets.variables.quantities import STATUS_CODES, declared
+from pathkernel_datasets.variables.quantities import STATUS_CODES, declare_quantities
 
 SCHEMA_VERSION = 6
 
@@ -93,7 +93,7 @@ def study_template(
                     f"analysis {analysis.name!r} declares {variable.name!r} with the dimension "
                     f"{unlabelled[0]!r}, for which its coordinates() gives no labels"
                 )
-    quantities = declared(data, analyses)
+    quantities = declare_quantities(data, analyses)
     names = Counter([*coords, *(quantity.name for quantity in quantities)])
     if twice := sorted(name for name, count in names.items() if count > 1):
         raise StudyError(

@@ -49,15 +49,15 @@ def score_by_evaluation(
         scores["shapley"] = np.array([exact_shapley(w, game.players) for w in worths])
     elif shapley:
 
-        def sampled(draw: int) -> tuple[np.ndarray, np.ndarray]:
+        def sample_draw(draw: int) -> tuple[np.ndarray, np.ndarray]:
             generator = np.random.default_rng(seed)  # the same sets for every draw
             worth = lambda present: game.means(game.validation, present)[:, draw]  # noqa: E731
             return sampled_shapley(worth, game.players, shapley, generator)
 
-        drawn = [sampled(draw) for draw in range(game.draws)]
+        drawn = [sample_draw(draw) for draw in range(game.draws)]
         scores["shapley"], errors["shapley"] = map(np.array, zip(*drawn))
     if greedy:
-        order = greedy_order(game.worth, game.players, game.allowed, removals, at_once=greedy)
+        order = greedy_order(game.worth, game.players, game.are_allowed, removals, at_once=greedy)
         # heads that never go are as good as the last one
         score = np.where(game.removable, float(len(order)), np.nan)
         score[list(order)] = range(len(order))

@@ -39,7 +39,7 @@ class RefittedEvaluator:
     Attributes
     ----------
     evaluator : Evaluator
-        Of the same network without gains.
+        Evaluator of the same network without gains.
     evaluate_refitted : callable
         Takes the name of a set of examples and the heads present, as ``Evaluator.evaluate`` does,
         and returns values with the gains of these heads refitted.

@@ -81,19 +81,19 @@ def refit_remaining_gains(
     """
     for step in range(steps):
         report(Progress(step, steps, "refitting gains"))
-        form = _stepped(network, network.form(gains), prior_variance)
+        form = _take_step(network, network.form(gains), prior_variance)
         gains = form.gains
     return form
 
 
-def _stepped(network: GainNetwork, form: LossForm, prior_variance: float) -> LossForm:
+def _take_step(network: GainNetwork, form: LossForm, prior_variance: float) -> LossForm:
     """The form about refitted gains, after one linearised step that the network itself confirms."""
     # where a softmax is saturated its curvature is next to 0, and the linearised step far too long
     cost = form.cost((1 + ROUNDING) * form.loss, form.gains, prior_variance)
     for damping in DAMPING:
-        gains = form.refitted(form.gains != 0, prior_variance, damping)
+        gains = form.refit_gains(form.gains != 0, prior_variance, damping)
         if form.cost(network.loss(gains), gains, prior_variance) < cost:
-            return form.moved(gains)
+            return form.move_to(gains)
     return form
 
 
@@ -140,7 +140,7 @@ def choose_heads_by_gains(
         whole = form.loss if not heads else whole
         if refits and heads:
             # these derivatives tell those at the refitted gains, too: one pass, which confirms them
-            form = _stepped(network, form, prior_variance)
+            form = _take_step(network, form, prior_variance)
         size, missing = -(-int(np.count_nonzero(gains)) // PART), count - len(heads)
         size = missing if missing <= 1.5 * size else size
         rises, may_go = form.rises(), form.gains != 0

@@ -42,7 +42,7 @@ class HeadGame:
         """The same on validation examples, mean over draws, (k,)."""
         return self.means(self.validation, present).mean(axis=-1)
 
-    def allowed(self, present: np.ndarray) -> np.ndarray:
+    def are_allowed(self, present: np.ndarray) -> np.ndarray:
         """Which sets of heads may be left, (k,)."""
         keeps_layers = self.evaluator.keeps_layers
         return keep_every_layer(present, self.layers) | (not keeps_layers)
@@ -70,7 +70,7 @@ class HeadGame:
         if self.players > EXACT_PLAYERS:
             return np.full((len(counts), len(self.signs), self.draws), np.nan)
         sets = every_coalition(self.players)
-        sets = sets[np.isin(self.players - sets.sum(axis=1), counts) & self.allowed(sets)]
+        sets = sets[np.isin(self.players - sets.sum(axis=1), counts) & self.are_allowed(sets)]
         best = best_of(lambda present: self.means(examples, present).mean(axis=-1), sets)
         return self.evaluator.evaluate(examples, best).mean(axis=2)
 

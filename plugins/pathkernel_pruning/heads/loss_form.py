@@ -61,7 +61,7 @@ class LossForm:
         step = np.where(removed, -self.gains, 0.0)
         return float(self.gradient @ step + 0.5 * step @ self.form @ step)
 
-    def moved(self, gains: np.ndarray) -> LossForm:
+    def move_to(self, gains: np.ndarray) -> LossForm:
         """The same second-order loss about other gains, (H,)."""
         step = gains - self.gains
         loss = self.loss + float(self.gradient @ step + 0.5 * step @ self.form @ step)
@@ -72,7 +72,9 @@ class LossForm:
         prior = np.sum((gains - 1) ** 2) / (2 * prior_variance)
         return self.examples / self.temperature * loss + float(prior)
 
-    def refitted(self, left: np.ndarray, prior_variance: float, damping: float = 0.0) -> np.ndarray:
+    def refit_gains(
+        self, left: np.ndarray, prior_variance: float, damping: float = 0.0
+    ) -> np.ndarray:
         """Posterior mean of the gains of the heads that are left, given the examples, (H,).
 
         The prior of a gain is normal about 1 with a variance τ; the posterior is that of the
@@ -103,8 +105,8 @@ class FormSums:
     ----------
     gains : array, shape (H,)
     loss : {"squared", "cross-entropy"}
-        Of an example: the sum over outputs of squared errors, or −ln of the probability of its
-        class.
+        Loss of an example: the sum over outputs of squared errors, or −ln of the probability of
+        its class.
     """
 
     def __init__(self, gains: np.ndarray, loss: LossName):
@@ -170,7 +172,7 @@ def loss_slopes(outputs: Array, targets: Array) -> Array:
     return probabilities(outputs) - xp.astype(targets[:, None] == classes, outputs.dtype)
 
 
-def curved(outputs: Array, targets: Array, slopes: Array) -> Array:
+def apply_curvature(outputs: Array, targets: Array, slopes: Array) -> Array:
     """Curvature B of the losses times derivatives J of the outputs, (B, C, H) both."""
     if targets.ndim == 2:
         return 2 * slopes

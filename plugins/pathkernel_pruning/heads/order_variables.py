@@ -11,7 +11,7 @@ import xarray as xr
 from pathkernel_core.contracts.analysis import Variable
 from pathkernel_core.paths.heads import every_head
 from pathkernel_datasets.variables.head_axis import head_coordinates
-from pathkernel_datasets.variables.labelling import coordinate, labelled
+from pathkernel_datasets.variables.labelling import coordinate, label_arrays
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class DatasetVariables:
             for name, entries in labels.items()
         }
         coordinates |= head_coordinates(every_head(heads)) if heads else {}
-        return labelled(arrays, variables, coordinates)
+        return label_arrays(arrays, variables, coordinates)
 
 
 _REMOVED = ("removed", "quantity")

@@ -57,7 +57,7 @@ def order_views(
         if is_first:
             yield _summary(part)
             yield _advice(part)
-            main = orders or _charted(names, _CHARTED, 4)
+            main = orders or _select_charted(names, _CHARTED, 4)
             yield _removal_chart(mean, "removed", main)
             for quantity, test_set in itertools.product(
                 mean["quantity"].values, mean["test_set"].values
@@ -74,7 +74,9 @@ def order_views(
             yield _head_table(part, scored[start : start + _COLUMNS])
         if is_first:
             main = [
-                order for order in orders or _charted(scored, _CHARTED_SCORES, 6) if order in scored
+                order
+                for order in orders or _select_charted(scored, _CHARTED_SCORES, 6)
+                if order in scored
             ]
             yield _head_chart(part, "single_heads", main)
             yield _head_chart(part, "single_heads_all", scored)
@@ -83,7 +85,7 @@ def order_views(
         yield from _difference_tables(mean.sel(quantity=quantity))
 
 
-def _charted(names: Sequence[str], kinds: Sequence[str], count: int) -> list[str]:
+def _select_charted(names: Sequence[str], kinds: Sequence[str], count: int) -> list[str]:
     """The first order, the first of each kind, and further ones up to a number of orders."""
     of_kinds = (next((name for name in names if score_name(name) == kind), "") for kind in kinds)
     return list(dict.fromkeys([names[0], *filter(None, of_kinds), *names]))[:count]
@@ -108,7 +110,7 @@ def _warnings(mean: xr.Dataset) -> Iterator[str]:
         )
 
 
-def _lost(part: xr.Dataset) -> str:
+def _loss_title(part: xr.Dataset) -> str:
     """Name of what the first quantity loses: "accuracy lost", or "rise of the loss"."""
     quantity = part["quantity"].values.ravel()[0]
     is_gain = int(part["better"].values.ravel()[0]) > 0
@@ -144,7 +146,7 @@ def _summary(part: xr.Dataset) -> Table:
     frame["is_order"] = frame["order"].isin(shown)
     rise = "lost" if int(first["better"]) > 0 else "rise"
     labels = {
-        "average": f"{_lost(part)}, averaged over the numbers of heads off",
+        "average": f"{_loss_title(part)}, averaged over the numbers of heads off",
         "refitted": "the same with refitted gains",
     }
     cells = {"heads off:\norder": "{order}", "removed": "", f"average\n{rise}": "{average:.3f}"}
@@ -153,13 +155,13 @@ def _summary(part: xr.Dataset) -> Table:
     gains = "; refitted: the same with gains fitted to validation examples" * bool(refits)
     return Table(
         "summary",
-        _capitalised(f"{quantity} on {part['test_set'].item()} in every order of removal"),
+        _capitalise(f"{quantity} on {part['test_set'].item()} in every order of removal"),
         labelled_frame(frame, labels),
         cells | {"ρ": "{rank_correlation:+.2f}"},
         f"On {_setting(part)}, heads of lowest score off first; {whole:.3f} with all heads, "
         f"standard errors at most {float(first['measured_error'].max()):.3f}. average {rise}: "
-        f"{_lost(part)}, averaged over all numbers of heads off{gains}. ρ: rank correlation of "
-        f"scores with the {_lost(part)} with one head off. random: mean of "
+        f"{_loss_title(part)}, averaged over all numbers of heads off{gains}. ρ: rank correlation "
+        f"of scores with the {_loss_title(part)} with one head off. random: mean of "
         f"{part.sizes['random_order']} orders. {_BEST}: chosen on the same examples, where known.",
         across=("removed", "{measured:.3f}"),
         lines="is_order",
@@ -180,9 +182,7 @@ def _removal_table(part: xr.Dataset) -> Table:
     frame.attrs = of_orders.attrs
     return Table(
         "removed",
-        _capitalised(
-            f"{part['quantity'].item()} on {part['test_set'].item()} as heads are removed"
-        ),
+        _capitalise(f"{part['quantity'].item()} on {part['test_set'].item()} as heads are removed"),
         frame,
         {"heads removed:\norder": "{order}"},
         f"On {_setting(part)}; heads of lowest score go first, standard errors are at most "
@@ -199,7 +199,7 @@ def _removal_chart(mean: xr.Dataset, name: str, orders: Sequence[str]) -> Chart:
     """Values as heads are removed in some orders, with a band of random ones."""
     return Chart(
         name,
-        _capitalised(f"{' and '.join(map(str, mean['quantity'].values))} as heads are removed")
+        _capitalise(f"{' and '.join(map(str, mean['quantity'].values))} as heads are removed")
         + f", {mean['test_set'].values[0]}" * (name.startswith("removed_all_")),
         "Mean over the test examples as heads are removed, those of lowest score first. The band "
         f"holds 95 % of {mean.sizes['random_order']} random orders, its line is their mean; the "
@@ -249,7 +249,7 @@ def _advice(part: xr.Dataset) -> str:
         names = group["order"].values[np.isclose(group, group.min(), atol=1e-9)]
         best.append(f"{' = '.join(map(str, names))} ({float(group.min()):.3f}) {_NEEDS[str(need)]}")
     return (
-        f"Smallest average {_lost(part)} on {part['test_set'].item()}: {', '.join(best)}; "
+        f"Smallest average {_loss_title(part)} on {part['test_set'].item()}: {', '.join(best)}; "
         f"{float(lost.sel(order=RANDOM)):.3f} at random."
     )
 
@@ -283,10 +283,10 @@ def _heads(part: xr.Dataset, orders: Sequence[str]) -> pd.DataFrame:
 
 def _head_table(part: xr.Dataset, orders: Sequence[str]) -> Table:
     """Losses with one head off on a test set, and some scores."""
-    lost = _lost(part)
+    lost = _loss_title(part)
     return Table(
         "single_heads",
-        _capitalised(f"{lost} on {part['test_set'].item()} with one head off, and scores"),
+        _capitalise(f"{lost} on {part['test_set'].item()} with one head off, and scores"),
         _heads(part, orders),
         {"head": "{head}", lost: "{lost:.4f} ± {lost_error:.4f}"},
         f"Heads as layer-head. ±: standard error over {_setting(part)}.",
@@ -299,10 +299,10 @@ def _head_chart(part: xr.Dataset, name: str, orders: Sequence[str]) -> Chart:
     """Rise of the loss with one head off, for every head, against its score."""
     return Chart(
         name,
-        _capitalised(f"{_lost(part)} with one head off, against scores"),
-        f"{_capitalised(_lost(part))} with one head (layer-head) off, mean over {_setting(part)}, "
-        "against its score, a panel for each order, with their rank correlation ρ (Spearman). "
-        "Bars, of few heads, are one standard error.",
+        _capitalise(f"{_loss_title(part)} with one head off, against scores"),
+        f"{_capitalise(_loss_title(part))} with one head (layer-head) off, mean over "
+        f"{_setting(part)}, against its score, a panel for each order, with their rank "
+        "correlation ρ (Spearman). Bars, of few heads, are one standard error.",
         partial(_draw_heads, part, orders),
         detail=name != "single_heads",
     )
@@ -327,7 +327,7 @@ def _draw_heads(part: xr.Dataset, orders: Sequence[str]) -> alt.TopLevelMixin:
         series="layer" if frame["layer"].nunique() > 1 else "",
         panel="order",
         name="head",
-        titles={"score": "score", "lost": _lost(part)},
+        titles={"score": "score", "lost": _loss_title(part)},
         reference="zero" if frame["lower"].min() < 0 < frame["upper"].max() else "",
         same_x=False,
         columns=2,
@@ -341,7 +341,7 @@ def _correlation_tables(result: xr.Dataset) -> Iterator[Table]:
     data = result.mean("draw", keep_attrs=True).assign(
         lowest=correlation.min("draw"), highest=correlation.max("draw")
     )
-    title = f"Rank correlation ρ of scores with the {_lost(result)} with one head off"
+    title = f"Rank correlation ρ of scores with the {_loss_title(result)} with one head off"
     title += f" on {result['test_set'].item()}"
     chance = 1.96 / np.sqrt(heads - 1)
     for name, text, bounds in (
@@ -379,7 +379,7 @@ def _difference_tables(part: xr.Dataset) -> Iterator[Table]:
     for reference, name in zip(part["reference"].values, (first, "random orders")):
         yield Table(
             "differences",
-            _capitalised(f"{part['quantity'].item()} less that of {name} as heads are removed"),
+            _capitalise(f"{part['quantity'].item()} less that of {name} as heads are removed"),
             frame_of(data.sel(order=later, reference=[reference]).isel(removed=slice(1, None))),
             {"heads removed:\norder": "{order}", "test set": "{test_set}"},
             f"Brackets: central 95 % of {part.attrs['resamples']} bootstrap resamples, the same "
@@ -404,5 +404,5 @@ def with_bounds(data: xr.Dataset) -> xr.Dataset:
     return data.drop_dims("bound").assign(ends)
 
 
-def _capitalised(title: str) -> str:
+def _capitalise(title: str) -> str:
     return title[:1].upper() + title[1:]

@@ -59,7 +59,7 @@ def removed_at_random(
 
 
 def best_removed(game: HeadGame, random: xr.DataArray) -> xr.DataArray:
-    """Of random sets the best of each size by the game's worth, bool, dims (removed, draw, head).
+    """Best random set of each size by the game's worth, bool, dims (removed, draw, head).
 
     ``random`` is from :func:`removed_at_random`. All draws of the measure have one choice.
     """

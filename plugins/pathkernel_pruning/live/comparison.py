@@ -136,7 +136,7 @@ def compare_heads(
                 best_of=best_of,
                 resamples=resamples,
                 seed=seed,
-                refitted=None if refit is None else evaluator.refitted(refit),
+                refitted=None if refit is None else evaluator.refit_by(refit),
             )
         except KeyboardInterrupt as error:
             if kept is not None:

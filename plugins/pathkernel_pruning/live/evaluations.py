@@ -18,15 +18,15 @@ import xarray as xr
 from torch import Tensor, nn
 
 from pathkernel_core.paths.heads import Head, every_head, head_label
-from pathkernel_core.system.atomic import replacing
+from pathkernel_core.system.atomic import replace_file
 from pathkernel_core.system.local_files import is_damage
 from pathkernel_core.system.progress import Progress, Report, silent
 from pathkernel_datasets.variables.head_axis import heads_named
 from pathkernel_models.compared_layers import ComparedLayers
 from pathkernel_models.families import attention_modules
 from pathkernel_models.heads_off import gains_by_layer, heads_by_layer, refuse_shared_weights
-from pathkernel_models.state import evaluating
-from pathkernel_models.switching import scaled, switched_off
+from pathkernel_models.state import set_evaluation
+from pathkernel_models.switching import scale_heads, switch_off_heads
 from pathkernel_pruning.heads.evaluator import Evaluator, RefittedEvaluator
 
 Measure = Callable[[str], Any]
@@ -95,13 +95,15 @@ class Evaluations:
         Raises a ValueError if the measure gives other shapes than it should, values that are not
         finite, or values that the file contradicts.
         """
-        return self._evaluated(examples, present, refit=None)
+        return self._evaluate_sets(examples, present, refit=None)
 
-    def refitted(self, refit: Refit) -> Evaluator:
+    def refit_by(self, refit: Refit) -> Evaluator:
         """Return an evaluator of the same model with the gains of heads that are left refitted."""
-        return RefittedEvaluator(self, partial(self._evaluated, refit=refit))
+        return RefittedEvaluator(self, partial(self._evaluate_sets, refit=refit))
 
-    def _evaluated(self, examples: str, present: np.ndarray, *, refit: Refit | None) -> np.ndarray:
+    def _evaluate_sets(
+        self, examples: str, present: np.ndarray, *, refit: Refit | None
+    ) -> np.ndarray:
         heads = every_head(self.heads)
         sets = [[heads[number] for number in np.flatnonzero(~row)] for row in present]
         return np.stack([self._values(examples, off, refit) for off in sets])
@@ -114,7 +116,7 @@ class Evaluations:
             self._check(key, refit)
         cached = self._cache.setdefault(key, {})
         if name not in cached:
-            cached[name] = self._measured(key, off, refit)
+            cached[name] = self._measure_set(key, off, refit)
             if time.monotonic() > self._due:
                 self.write()
         return cached[name]
@@ -130,7 +132,7 @@ class Evaluations:
                 arrays[f"off {examples}"] = np.array(list(cached))
                 arrays[f"values {examples}"] = np.stack(list(cached.values()))
         try:
-            with replacing(self._file) as partial, open(partial, "wb") as stream:
+            with replace_file(self._file) as partial, open(partial, "wb") as stream:
                 np.savez_compressed(stream, **arrays)
         except OSError as error:  # the values are still in memory
             warnings.warn(f"evaluations are not kept: {error}", RuntimeWarning, stacklevel=2)
@@ -146,7 +148,7 @@ class Evaluations:
         if not file.is_file():
             raise ValueError(f"kept must name a file, but {file} is a folder, a pipe or a device")
         try:
-            digest, self._names, self._cache = _stored(file)
+            digest, self._names, self._cache = _load_values(file)
         except Exception as error:
             if not is_damage(error):
                 raise
@@ -182,7 +184,7 @@ class Evaluations:
         truths = np.isin(stored, (0, 1)).all(axis=1)  # right or wrong
         return bool((rounded | (truths & (change.mean(axis=1) <= _FLIPPED))).all())
 
-    def _measured(self, examples: str, off: list[Head], refit: Refit | None) -> np.ndarray:
+    def _measure_set(self, examples: str, off: list[Head], refit: Refit | None) -> np.ndarray:
         quantities, values = self._measure_once(examples, off, refit)
         for name, cached in self._cache.items():
             reference = next(iter(cached.values()), values)
@@ -208,9 +210,9 @@ class Evaluations:
         with ExitStack() as stack:
             if refit is not None:
                 gains = gains_by_layer(self._layers, refit(off), by_layer)
-                stack.enter_context(scaled(self._layers, gains, self._compared))
-            stack.enter_context(evaluating(self._model))
-            stack.enter_context(switched_off(self._layers, by_layer, self._compared))
+                stack.enter_context(scale_heads(self._layers, gains, self._compared))
+            stack.enter_context(set_evaluation(self._model))
+            stack.enter_context(switch_off_heads(self._layers, by_layer, self._compared))
             measured = self._measure(examples.removesuffix(_REFITTED))
         named = measured if isinstance(measured, Mapping) else {"loss": measured}
         _check_loss_comes_first(named)
@@ -263,7 +265,7 @@ def _digest(model: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def _stored(file: Path) -> tuple[str, tuple[str, ...], dict[str, dict[str, np.ndarray]]]:
+def _load_values(file: Path) -> tuple[str, tuple[str, ...], dict[str, dict[str, np.ndarray]]]:
     """Read the model's digest, quantities and values from a file; raise if it is damaged."""
     with open(file, "rb") as stream, np.load(stream, allow_pickle=False) as arrays:
         quantities, cache = tuple(map(str, arrays["quantities"])), {}

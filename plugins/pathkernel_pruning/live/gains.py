@@ -21,17 +21,17 @@ from pathkernel_models.outputs import MANY_OUTPUTS, Outputs, checked_outputs
 from pathkernel_models.precision import is_half
 from pathkernel_models.relations import Relation, likely_relation, relation
 from pathkernel_models.state import (
-    evaluating,
     open_to_capture,
     open_to_gradients,
+    set_evaluation,
     without_parameter_gradients,
 )
-from pathkernel_models.switching import ScaledLayer, factors_by_layer, scaled
+from pathkernel_models.switching import ScaledLayer, factors_by_layer, scale_heads
 from pathkernel_pruning.heads.loss_form import (
     FormSums,
     LossForm,
     LossName,
-    curved,
+    apply_curvature,
     loss_slopes,
     loss_values,
     probabilities,
@@ -97,7 +97,7 @@ class LiveNetwork:
         total, rows = 0.0, 0
         for batch in self._batches:
             with self._gains(gains):
-                outputs, targets, _ = self._given(batch)
+                outputs, targets, _ = self._run_outputs(batch)
             total += float(loss_values(outputs, targets).sum())
             rows += len(outputs)
         return total / rows
@@ -108,7 +108,7 @@ class LiveNetwork:
         examples: list[tuple[int, np.ndarray]] = []
         for batch in self._batches:
             with self._gains(gains, with_gradients=True) as running:
-                outputs, targets, dtype = self._given(batch)
+                outputs, targets, dtype = self._run_outputs(batch)
                 factors = factors_by_layer(running, self.layers)
                 check_kept(outputs, "outputs")
                 check_leaves(factors, self.layers)
@@ -145,7 +145,7 @@ class LiveNetwork:
     ) -> AbstractContextManager[list[ScaledLayer]]:
         return with_gains(self._model, self.layers, gains, self._compared, with_gradients)
 
-    def _given(self, batch: Any) -> tuple[Tensor, Tensor, torch.dtype]:
+    def _run_outputs(self, batch: Any) -> tuple[Tensor, Tensor, torch.dtype]:
         """Outputs (B, C); targets (B, C), or (B,) of classes; and the precision of outputs."""
         self._batch_passes += 1
         given = self._outputs(batch)
@@ -175,7 +175,7 @@ class LiveNetwork:
                 changed = gains.copy()
                 changed[head] += step
                 with self._gains(changed):
-                    moved.append(self._given(batch)[0])
+                    moved.append(self._run_outputs(batch)[0])
             slopes[..., head] = (moved[0] - moved[1]) / (2 * _STEP)
         return _products(outputs, targets, slopes)
 
@@ -188,20 +188,22 @@ def with_gains(
     compared: ComparedLayers,
     with_gradients: bool = False,
 ) -> Iterator[list[ScaledLayer]]:
-    """Evaluate a model with gains (ΣH_ℓ,) in front of its heads, see :func:`scaled`.
+    """Evaluate a model with gains (ΣH_ℓ,) in front of its heads, see :func:`scale_heads`.
 
     With gradients, they are taken by the gains alone.
     """
     by_layer = np.split(gains, np.cumsum([attention.heads for attention in layers])[:-1])
     # layers are compared once, for which fused attention must be computed step by step
-    state = evaluating if compared.include(layers) else open_to_capture
+    state = set_evaluation if compared.include(layers) else open_to_capture
     state = open_to_gradients if with_gradients else state
     with ExitStack() as stack:
         stack.enter_context(state(model))
         if with_gradients:
             stack.enter_context(torch.enable_grad())
             stack.enter_context(without_parameter_gradients(model))
-        yield stack.enter_context(scaled(layers, by_layer, compared, with_gradients=with_gradients))
+        yield stack.enter_context(
+            scale_heads(layers, by_layer, compared, with_gradients=with_gradients)
+        )
 
 
 def _method(
@@ -280,7 +282,7 @@ def _by_directions(
         chances[chosen] = before
         return by_gain
 
-    def drawn() -> Tensor:
+    def draw_classes() -> Tensor:
         """Classes (B,) of the model's own probabilities."""
         parts = chances.split(max(1, MANY_OUTPUTS // chances.shape[1]))
         return torch.cat([torch.multinomial(p.cpu(), 1, generator=generator)[:, 0] for p in parts])
@@ -298,7 +300,7 @@ def _by_directions(
             directions = 2**0.5 * (2 * signs - 1).to(values)
             by_gain = _slopes(outputs, directions, factors, rows)
         else:
-            by_gain = toward(drawn().to(values.device))
+            by_gain = toward(draw_classes().to(values.device))
         form += by_gain.T @ by_gain / DIRECTIONS
     return gradient.numpy(), form.numpy()
 
@@ -306,7 +308,7 @@ def _by_directions(
 def _products(outputs: Tensor, targets: Tensor, slopes: Tensor) -> tuple[np.ndarray, np.ndarray]:
     """Sums Jᵀ ∂ℓ/∂z, (H,), and Jᵀ B J, (H, H), of derivatives J (B, C, H)."""
     gradient = (loss_slopes(outputs, targets)[..., None] * slopes).sum(dim=(0, 1))
-    form = matmul(slopes.flatten(0, 1).T, curved(outputs, targets, slopes).flatten(0, 1))
+    form = matmul(slopes.flatten(0, 1).T, apply_curvature(outputs, targets, slopes).flatten(0, 1))
     return gradient.cpu().numpy(), form.cpu().numpy()
 
 

@@ -35,9 +35,9 @@ class Rise(NamedTuple):
     Attributes
     ----------
     expected : float
-        By the form.
+        Rise by the form.
     measured : float
-        Of the model itself.
+        Rise of the model itself.
     """
 
     expected: float
@@ -56,7 +56,7 @@ class HeadChoice:
         Factors of the outputs of all heads, 0 of those that go; 1 of the others if they were not
         refitted.
     rise : Rise
-        Of the mean loss with these gains, expected and measured.
+        Rise of the mean loss with these gains, expected and measured.
     table : pandas.DataFrame
         A row for every head that goes, in order: ``head``, its label; ``expected``, the rise of the
         mean loss without it and those above, by the form; ``renewed``, whether the form was
@@ -107,8 +107,8 @@ def choose_heads(
     count : int
         Number of heads to choose.
     loss : {"squared", "cross-entropy"}
-        Of an example: the sum over outputs of squared errors, or −ln of the probability of its
-        class.
+        Loss of an example: the sum over outputs of squared errors, or −ln of the probability of
+        its class.
     trials : int
         Heads that are tried, switched off singly, at every renewal beyond those that go; 0 to
         rely on the form alone.

@@ -13,15 +13,15 @@ from torch import Tensor, nn
 from pathkernel_core.paths.heads import every_head
 from pathkernel_datasets.variables.head_axis import scores_by_head
 from pathkernel_models.agreement import shows_values
-from pathkernel_models.batches import called, split_batch
+from pathkernel_models.batches import call_model, split_batch
 from pathkernel_models.compared_layers import ComparedLayers
 from pathkernel_models.derivatives import check_kept, check_leaves, derivatives
 from pathkernel_models.errors import CaptureError
 from pathkernel_models.families import attention_modules
 from pathkernel_models.heads_off import refuse_shared_weights
 from pathkernel_models.relations import examples_interact
-from pathkernel_models.state import evaluating, open_to_gradients, without_parameter_gradients
-from pathkernel_models.switching import factors_by_layer, scaled
+from pathkernel_models.state import open_to_gradients, set_evaluation, without_parameter_gradients
+from pathkernel_models.switching import factors_by_layer, scale_heads
 from pathkernel_pruning.heads.heads import normalised_in_layers
 from pathkernel_pruning.live.evaluations import host_array
 
@@ -75,7 +75,7 @@ def gradient_scores(
     are_apart = False
     with open_to_gradients(model), torch.enable_grad(), without_parameter_gradients(model):
         for batch in batches:
-            with scaled(layers, whole, compared, with_gradients=True) as running:
+            with scale_heads(layers, whole, compared, with_gradients=True) as running:
                 losses = loss(batch)
                 factors = factors_by_layer(running, layers)
                 _check_losses(losses, layers[0].where, len(factors[0]))
@@ -130,8 +130,8 @@ def magnitude_scores(model: nn.Module, batch: Any = None) -> xr.DataArray:
         raise ValueError(
             "magnitude_scores needs a batch of the model, batch=, on which its heads are compared"
         )
-    with evaluating(model), ComparedLayers().compare_all(layers):
-        called(model, split_batch(batch)[0])
+    with set_evaluation(model), ComparedLayers().compare_all(layers):
+        call_model(model, split_batch(batch)[0])
     for attention in layers:
         if attention.values is None or not shows_values(attention.module):
             raise CaptureError(

@@ -44,7 +44,7 @@ class Recipe:
     ----------
     library : {"transformers", "timm"}
     name : str
-        Of a class of transformers, or of an architecture of timm.
+        Name of a class of transformers, or of an architecture of timm.
     options : dict
         The configuration of transformers, or further arguments of ``timm.create_model``.
     """
@@ -74,7 +74,7 @@ class Recipe:
             ) from error
         return model.eval()
 
-    def sketched(self) -> nn.Module:
+    def build_sketch(self) -> nn.Module:
         """Build the model on ``"meta"``, without memory, if its class can be built there."""
         try:
             return self.build("meta")
@@ -107,8 +107,8 @@ class _Undrawn(TorchFunctionMode):
 def recipe_of(model: nn.Module) -> Recipe | None:
     """Describe a model of transformers or timm, or return None if it is another.
 
-    Of timm the options are those that the model tells; with further ones it differs from the model
-    that is built, see :func:`alike`.
+    A model of timm has the options that it tells; with further ones it differs from the model that
+    is built, see :func:`are_alike`.
     """
     kind = type(model)
     transformers = sys.modules.get("transformers")  # else the model is none of its classes
@@ -238,11 +238,11 @@ def shapes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
     return {name: tuple(value.shape) for name, value in model.state_dict().items()}
 
 
-def alike(built: nn.Module, model: nn.Module, library: str) -> bool:
+def are_alike(built: nn.Module, model: nn.Module, library: str) -> bool:
     """Whether a model that was built has the structure of another.
 
-    Of timm, whose options no configuration stores, all attributes of all modules that are numbers
-    or texts must be the same.
+    In models of timm, whose options no configuration stores, all attributes of all modules that
+    are numbers or texts must be the same.
     """
     # some models exchange their attention in a forward pass, as BigBird for short sequences
     if shapes_of(built) != shapes_of(model) or _classes(built) != _classes(model):

@@ -14,7 +14,7 @@ from pathkernel_models.compared_layers import ComparedLayers
 from pathkernel_models.families import AttentionModule, attention_modules
 from pathkernel_models.heads_off import gains_by_layer, heads_by_layer, refuse_shared_weights
 from pathkernel_models.linear_maps import check_stored
-from pathkernel_models.switching import scaled, switched_off
+from pathkernel_models.switching import scale_heads, switch_off_heads
 from pathkernel_pruning.live.smaller import (
     check_divisible,
     check_same,
@@ -92,7 +92,7 @@ def remove_heads(
         if smaller and number in off:
             check_divisible(attention)
     changed_layers, compared = [layers[number - 1] for number in changed], ComparedLayers()
-    with switched_off(layers, off, compared), scaled(layers, factors, compared):
+    with switch_off_heads(layers, off, compared), scale_heads(layers, factors, compared):
         expected = repeatable_outputs(model, batch, changed_layers)
     for number, numbers in off.items():
         factors[number - 1][[head - 1 for head in numbers]] = 0.0

@@ -24,7 +24,7 @@ from pathkernel_models.errors import CaptureError
 from pathkernel_models.families import AttentionModule, attention_modules
 from pathkernel_pruning.live.rebuilding import (
     Recipe,
-    alike,
+    are_alike,
     changed_configuration,
     configuration,
     passing_buffers,
@@ -189,7 +189,7 @@ def save_model(model: nn.Module, folder: str | os.PathLike) -> SavedModel:
         elif (changed := changed_configuration(model, whole)) is not None:
             loaded_by = "from_pretrained"
             description.options = recipe.options
-    saved = SavedModel(folder, *_gone(layers), loaded_by)
+    saved = SavedModel(folder, *_removed_labels(layers), loaded_by)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with replacing_folder(folder) as partial:
         from safetensors.torch import save_file
@@ -240,7 +240,7 @@ def load_model(folder: str | os.PathLike, model: nn.Module | None = None) -> nn.
     if model is None:
         recipe = _recipe(folder, description)
         recipe.check_sizes(len(shapes))
-        model = recipe.sketched()
+        model = recipe.build_sketch()
         if any(value.is_meta for value in (*model.parameters(), *model.buffers())):
             # first without memory: a damaged file may ask for any
             with _taken_out(model, description, folder):
@@ -297,10 +297,10 @@ def _whole_layers(
 ) -> list[tuple[int, int]] | None:
     """Heads and groups of all layers of the whole model; None if it is not built from a recipe."""
     try:
-        built = recipe.sketched()
+        built = recipe.build_sketch()
         whole = [(attention.heads, attention.groups) for attention in attention_modules(built)]
         with removed_again(built, description.removals):
-            return whole if alike(built, model, recipe.library) else None
+            return whole if are_alike(built, model, recipe.library) else None
     except Exception:  # whatever comes of options that no recipe tells
         return None
 
@@ -313,7 +313,7 @@ def _buffer_types(model: nn.Module) -> dict[str, str]:
     }
 
 
-def _gone(layers: list[AttentionModule]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _removed_labels(layers: list[AttentionModule]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Labels of the heads that were taken out, and of those at zero, as originally numbered."""
     taken_out: list[str] = []
     zero: list[str] = []
@@ -342,11 +342,11 @@ def _json(path: Path) -> dict[str, Any] | None:
         if not isinstance(content, dict):
             raise ValueError("it is no JSON object")
     except (ValueError, RecursionError) as error:
-        raise _damaged(path, error) from error
+        raise _damage_error(path, error) from error
     return content
 
 
-def _damaged(path: Path, reason: object) -> CaptureError:
+def _damage_error(path: Path, reason: object) -> CaptureError:
     text = printable(" ".join(str(reason).split()))[:200]
     return CaptureError(
         f"{str(path)!r} is damaged or of another program ({text}); restore it from a copy, or save "
@@ -369,7 +369,7 @@ def _description(folder: Path) -> _Description:
     try:
         return _Description.from_json(content)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise _damaged(folder / _DESCRIPTION, repr(error)) from error
+        raise _damage_error(folder / _DESCRIPTION, repr(error)) from error
 
 
 def _recipe(folder: Path, description: _Description) -> Recipe:
@@ -384,7 +384,7 @@ def _recipe(folder: Path, description: _Description) -> Recipe:
     if description.library == "transformers":
         content = _json(folder / _CONFIGURATION)
         if content is None:
-            raise _damaged(folder / _CONFIGURATION, "it is missing")
+            raise _damage_error(folder / _CONFIGURATION, "it is missing")
         options = options or content
     return Recipe(description.library, description.name, options)
 
@@ -395,7 +395,7 @@ def _shapes(folder: Path) -> dict[str, tuple[tuple[int, ...], str]]:
 
     path = folder / _WEIGHTS
     if (stream := open_regular(path)) is None:
-        raise _damaged(path, "it is missing, or no plain file")
+        raise _damage_error(path, "it is missing, or no plain file")
     stream.close()
     try:
         with safe_open(path, "pt") as file:
@@ -407,7 +407,7 @@ def _shapes(folder: Path) -> dict[str, tuple[tuple[int, ...], str]]:
     except (SafetensorError, OSError) as error:
         if not is_damage(error):
             raise
-        raise _damaged(path, error) from error
+        raise _damage_error(path, error) from error
 
 
 class _taken_out(ExitStack):
@@ -424,7 +424,7 @@ class _taken_out(ExitStack):
         except Exception as error:  # whatever comes of shapes that do not fit
             if isinstance(error, CaptureError):
                 raise
-            raise _damaged(self.folder / _DESCRIPTION, repr(error)) from error
+            raise _damage_error(self.folder / _DESCRIPTION, repr(error)) from error
         return self
 
 
@@ -467,7 +467,7 @@ def _load(model: nn.Module, description: _Description, folder: Path) -> None:
     path = folder / _WEIGHTS
     with open(path, "rb") as stream:
         if hashlib.file_digest(stream, "sha256").hexdigest() != description.sha256:
-            raise _damaged(path, f"it is not the file that {_DESCRIPTION} was saved with")
+            raise _damage_error(path, f"it is not the file that {_DESCRIPTION} was saved with")
     with safe_open(path, "pt") as file:
         # copies: the file may be replaced while the model is used
         tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pathkernel_models.attention_heads import AttentionHeads, input_axis
-from pathkernel_models.batches import called, split_batch, tensors_of
+from pathkernel_models.batches import call_model, split_batch, tensors_of
 from pathkernel_models.errors import CaptureError
 from pathkernel_models.families import AttentionModule, attention_modules, block_name
 from pathkernel_models.linear_maps import check_stored
-from pathkernel_models.state import evaluating, without_fused_layers
+from pathkernel_models.state import set_evaluation, without_fused_layers
 
 Remaining = Sequence[tuple[AttentionModule, list[int]]]
 """Layers and their remaining heads, numbered from 0."""
@@ -177,14 +177,19 @@ def outputs_of(model: nn.Module, batch: Any, layers: Sequence[AttentionModule]) 
     states: dict[str, Tensor] = {}
     # fused encoder layers read the weights of attention, and would run past what replaces it; some
     # models draw at random even in evaluation mode, hence the seed
-    with evaluating(model), _seeded(model), without_fused_layers(), ExitStack() as restored:
+    with (
+        set_evaluation(model),
+        _repeat_random_numbers(model),
+        without_fused_layers(),
+        ExitStack() as restored,
+    ):
         for name in blocks:
             block = model.get_submodule(name)
             handle = block.register_forward_hook(
                 lambda _, inputs, output, name=name: states.update({name: next(tensors_of(output))})
             )
             restored.callback(handle.remove)
-        outputs = list(tensors_of(called(model, split_batch(batch)[0])))
+        outputs = list(tensors_of(call_model(model, split_batch(batch)[0])))
     missing = [name for name in blocks if name not in states]
     if missing:
         raise CaptureError(f"{missing[0]} does not run on the batch; give one that it runs on")
@@ -211,7 +216,7 @@ def repeatable_outputs(
 
 
 @contextmanager
-def _seeded(model: nn.Module) -> Iterator[None]:
+def _repeat_random_numbers(model: nn.Module) -> Iterator[None]:
     """Draw the same random numbers in every pass inside the context, and restore their state."""
     devices = sorted({weight.device.index for weight in model.parameters() if weight.is_cuda})
     with torch.random.fork_rng(devices):
@@ -260,7 +265,7 @@ def _shrink(
         return
     assert description is not None
     numbers = {
-        name: _renumbered(description, heads, kinds, name, number)
+        name: _renumber(description, heads, kinds, name, number)
         for name, number in vars(module).items()
         if isinstance(number, int) and not isinstance(number, bool) and name != "heads_before"
     }
@@ -270,12 +275,12 @@ def _shrink(
     for projection, axis, users in list(description.slices()):
         entries = users[:, heads].any(dim=1).nonzero()[:, 0]
         if projection.weight.shape[axis] == len(users):  # else layers share it, and it is done
-            changes.set(projection, "weight", _selected(projection.weight, entries, axis))
+            changes.set(projection, "weight", _select_entries(projection.weight, entries, axis))
             if (
                 projection is not description.output
                 and getattr(projection, "bias", None) is not None
             ):
-                changes.set(projection, "bias", _selected(projection.bias, entries))
+                changes.set(projection, "bias", _select_entries(projection.bias, entries))
         for name in _LENGTHS[axis]:
             if hasattr(projection, name):
                 changes.set(projection, name, len(entries))
@@ -284,7 +289,7 @@ def _shrink(
     changes.set(module, _RECORD, removals)
 
 
-def _renumbered(
+def _renumber(
     description: AttentionHeads, heads: list[int], kinds: Sequence[str], name: str, number: int
 ) -> int:
     """Return the value with fewer heads of a module's number, recognised by name and value."""
@@ -305,7 +310,7 @@ def _renumbered(
     return shared[1] if kind in kinds and number == shared[0] else number
 
 
-def _selected(weight: Tensor, entries: Tensor, axis: int = 0) -> nn.Parameter:
+def _select_entries(weight: Tensor, entries: Tensor, axis: int = 0) -> nn.Parameter:
     """Select entries of a weight on an axis."""
     selected = weight.detach().index_select(axis, entries.to(weight.device))
     return nn.Parameter(selected, requires_grad=weight.requires_grad)
@@ -333,11 +338,14 @@ class FewerHeads(nn.Module):
         weights = original.in_proj_weight.chunk(3)
         biases = [None] * 3 if original.in_proj_bias is None else original.in_proj_bias.chunk(3)
         self.queries, self.keys, self.values = (
-            _linear(_selected(weight, entries), None if bias is None else _selected(bias, entries))
+            _linear(
+                _select_entries(weight, entries),
+                None if bias is None else _select_entries(bias, entries),
+            )
             for weight, bias in zip(weights, biases)
         )
         self.out_proj = _linear(
-            _selected(original.out_proj.weight, entries, 1), original.out_proj.bias
+            _select_entries(original.out_proj.weight, entries, 1), original.out_proj.bias
         )
         self.train(original.training)
 
@@ -380,11 +388,11 @@ class FewerHeads(nn.Module):
         )
         mask = None
         if attn_mask is not None:
-            mask = _added(attn_mask, q.dtype)
+            mask = _to_additive(attn_mask, q.dtype)
             if mask.ndim == 3:  # one of every sequence and head
                 mask = mask.unflatten(0, (-1, self.heads_before))[:, self.heads]
         if key_padding_mask is not None:
-            padding = _added(key_padding_mask, q.dtype)[:, None, None, :]
+            padding = _to_additive(key_padding_mask, q.dtype)[:, None, None, :]
             mask = padding if mask is None else mask + padding
         dropped = self.dropout if self.training else 0.0
         weights = None
@@ -399,7 +407,7 @@ class FewerHeads(nn.Module):
         return self.out_proj(joined if self.batch_first else joined.transpose(0, 1)), weights
 
 
-def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
+def _to_additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
     """Convert a mask to numbers to add to scores, −∞ where a boolean one is True."""
     if mask.dtype != torch.bool:
         return mask.to(dtype)

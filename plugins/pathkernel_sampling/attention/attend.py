@@ -21,7 +21,7 @@ from pathkernel_datasets.errors import StudyError
 from pathkernel_datasets.results.point import Point
 from pathkernel_datasets.results.stored_study import StoredStudy
 from pathkernel_datasets.variables.head_axis import head_coordinates
-from pathkernel_datasets.variables.labelling import coordinate, labelled
+from pathkernel_datasets.variables.labelling import coordinate, label_arrays
 from pathkernel_datasets.variables.measures import MEASURES, Predictions
 from pathkernel_sampling.attention.models import JointModel, MarginalModel, attention_model
 from pathkernel_sampling.chains.ensemble import Chains
@@ -188,7 +188,7 @@ def mean_attention(chains: AttentionChains, positions: np.ndarray) -> xr.Dataset
         total, count = total + by_head, count + 1
     heads = every_head(posterior.network.heads)
     first = next(iter(chains.point.data.realisation.test_sets))
-    return labelled(
+    return label_arrays(
         {"attention": np.swapaxes(total / count, 0, 1)},
         [
             Variable(
@@ -223,7 +223,7 @@ def random_heads(chains: AttentionChains, count: int) -> xr.Dataset:
         for number, (inputs, (_, labels)) in enumerate(
             zip(chains.test_inputs, data.test_sets.values())
         ):
-            prediction = solution.predict(posterior.attentioned(layers, inputs))
+            prediction = solution.predict(posterior.attend(layers, inputs))
             predictions = Predictions(
                 np.asarray(prediction.mean)[None] + data.offset,
                 np.asarray(labels),
@@ -235,7 +235,7 @@ def random_heads(chains: AttentionChains, count: int) -> xr.Dataset:
         Variable(measure.name, ("random", "test_set"), f"{measure.name} of random heads", "1")
         for measure in measures
     ]
-    return labelled(
+    return label_arrays(
         dict(zip((measure.name for measure in measures), values)),
         variables,
         {

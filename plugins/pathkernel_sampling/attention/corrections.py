@@ -74,7 +74,7 @@ def next_order_density(
     """
     leading = posterior.evaluate(position, start)
     layers = posterior.layers_at(position)
-    xi = posterior.attentioned(layers)
+    xi = posterior.attend(layers)
     correction, of_xi = _correction(leading.solution, to_host(xi), to_host(posterior.labels))
     change = posterior.pull_back(layers, from_host(of_xi, xi))
     return dataclasses.replace(
@@ -171,7 +171,8 @@ def _energy_at(
 class _Energy:
     """``EnergyDerivatives`` of the models, as JAX differentiates them.
 
-    Of an order parameter u (n·C, n·C), scaled features (R, n·C, N_0) and labels (R,).
+    The energy is that of an order parameter u (n·C, n·C), scaled features (R, n·C, N_0) and labels
+    (R,).
     """
 
     def __init__(self, u: jax.Array, rows: jax.Array, labels: jax.Array, temperature: jax.Array):

@@ -108,18 +108,18 @@ class JointModel:
     def log_density(self, x: jax.Array) -> jax.Array:
         """Log of prior times likelihood at x (dimension,)."""
         weights, attention = self._split(x)
-        return self._given(attention).log_density(weights) + _log_normal(attention)
+        return self._condition_on(attention).log_density(weights) + _log_normal(attention)
 
     def order_parameter(self, x: jax.Array) -> jax.Array:
         """Order parameter U (n·C, n·C) of a draw."""
         weights, attention = self._split(x)
-        return self._given(attention).order_parameter(weights)
+        return self._condition_on(attention).order_parameter(weights)
 
     def predict(self, x: jax.Array, test: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Mean and variance (P_test, C) of f given the draw, of sequences (P_test, M, N_0)."""
         weights, attention = self._split(x)
         layers = self.posterior.layers_at(attention)
-        return self._given(attention).predict(weights, self.posterior.attentioned(layers, test))
+        return self._condition_on(attention).predict(weights, self.posterior.attend(layers, test))
 
     def attention(self, x: jax.Array) -> jax.Array:
         """Parameters of attention (posterior.dimension,) among all."""
@@ -129,10 +129,10 @@ class JointModel:
         size = self._without_data.dimension
         return x[:size], x[size:]
 
-    def _given(self, attention: jax.Array) -> Model:
+    def _condition_on(self, attention: jax.Array) -> Model:
         """Model of the weights given the parameters of attention."""
         posterior = self.posterior
-        xi = posterior.attentioned(posterior.layers_at(attention), self.inputs)
+        xi = posterior.attend(posterior.layers_at(attention), self.inputs)
         labels = self.labels.reshape(len(xi), -1)
         rest = labels, posterior.network, posterior.temperature
         if self.name == WeightsModel.name:
@@ -151,7 +151,7 @@ class MarginalModel:
     Parameters
     ----------
     posterior : AttentionPosterior
-        Of NumPy's arrays.
+        Posterior of attention, of NumPy's arrays.
     next_order : bool
         Whether the density, U and the predictor are those to next order in 1/N.
     """
@@ -182,7 +182,7 @@ class MarginalModel:
         """Order parameter U (n·C, n·C) of a draw."""
         if self.next_order:
             expansion, u = self._expansion(x)
-            return u + _unpacked(expansion.order_parameter_correction, u)
+            return u + _unpack_triangle(expansion.order_parameter_correction, u)
         size = self.posterior.network.sizes[0]
         result = jax.ShapeDtypeStruct((size, size), x.dtype)
         return jax.pure_callback(self._order_parameter, result, x)
@@ -193,7 +193,7 @@ class MarginalModel:
         arguments: tuple[jax.Array, ...] = ()
         if self.next_order:
             expansion, u = self._expansion(x)
-            shift = _unpacked(expansion.order_parameter_correction, u)
+            shift = _unpack_triangle(expansion.order_parameter_correction, u)
             arguments = shift, expansion.covariance
         return jax.pure_callback(self._predict, (shape, shape), x, test, *arguments)
 
@@ -209,7 +209,7 @@ class MarginalModel:
         if self.next_order:
             # outside the callback: JAX that is called from a callback of JAX may wait for itself
             posterior = traceable(self.posterior)
-            xi, pull_back = jax.vjp(lambda x: posterior.attentioned(posterior.layers_at(x)), x)
+            xi, pull_back = jax.vjp(lambda x: posterior.attend(posterior.layers_at(x)), x)
             loops, of_xi, _ = correction_and_gradient(*self._settings(minimum, xi))
             value = value + loops - sum(prior_loops(posterior.network))
             gradient = gradient + pull_back(of_xi)[0]
@@ -221,7 +221,7 @@ class MarginalModel:
         shape = jax.ShapeDtypeStruct((self._coordinates.size,), x.dtype)
         minimum = jax.pure_callback(self._minimum, shape, x)
         posterior = traceable(self.posterior)
-        xi = posterior.attentioned(posterior.layers_at(x))
+        xi = posterior.attend(posterior.layers_at(x))
         expansion, _, _, u = expansion_at(*self._settings(minimum, xi))
         return expansion, u
 
@@ -263,7 +263,7 @@ class MarginalModel:
     ) -> tuple[np.ndarray, np.ndarray]:
         solution = self._solution(x)
         layers = self.posterior.layers_at(np.asarray(x))
-        xi = self.posterior.attentioned(layers, np.asarray(test))
+        xi = self.posterior.attend(layers, np.asarray(test))
         shape = len(xi), self.posterior.network.outputs
         prediction = solution.predict(xi)
         mean, variance = (np.reshape(m, shape) for m in (prediction.mean, prediction.variance))
@@ -286,7 +286,7 @@ def _backward(model: MarginalModel, gradient: jax.Array, cotangent: jax.Array) -
 _log_density.defvjp(MarginalModel.density_and_gradient, _backward)
 
 
-def _unpacked(packed: jax.Array, like: jax.Array) -> jax.Array:
+def _unpack_triangle(packed: jax.Array, like: jax.Array) -> jax.Array:
     """Symmetric matrix of its lower triangle (p,)."""
     rows, columns = np.tril_indices(len(like))
     return jnp.zeros_like(like).at[rows, columns].set(packed).at[columns, rows].set(packed)
@@ -312,7 +312,7 @@ def attention_model(name: str, posterior: AttentionPosterior) -> JointModel | Ma
         What is drawn besides the parameters of attention: order parameters, value and readout
         weights, all weights, or nothing.
     posterior : AttentionPosterior
-        Of NumPy's arrays.
+        Posterior of attention, of NumPy's arrays.
 
     Raises
     ------

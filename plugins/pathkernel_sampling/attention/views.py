@@ -14,9 +14,9 @@ import xarray as xr
 from pathkernel_datasets.results.draws import point_of
 from pathkernel_datasets.results.stored_study import StoredStudy
 from pathkernel_datasets.variables.measures import measures_of
-from pathkernel_sampling.chains.diagnostics import quietly
+from pathkernel_sampling.chains.diagnostics import diagnose_quietly
 from pathkernel_sampling.chains.draw_variables import settings_of
-from pathkernel_sampling.corrections.views import described
+from pathkernel_sampling.corrections.views import label_frame
 from pathkernel_sampling.draws.sampled import Run
 from pathkernel_views.chart import Chart, NothingToPlot
 from pathkernel_views.primitives import heatmaps
@@ -100,10 +100,10 @@ def heads(run: Run) -> Table:
     attended = tree["posterior"]["attended_tokens"].load()
     columns = {
         "attended": attended.mean(_DRAWS),
-        "attended_mcse": quietly(arviz_stats.mcse, attended, method="mean"),
+        "attended_mcse": diagnose_quietly(arviz_stats.mcse, attended, method="mean"),
         "sd": attended.std(_DRAWS),
-        "r_hat": quietly(arviz_stats.rhat, attended),
-        "ess_bulk": quietly(arviz_stats.ess, attended, method="bulk"),
+        "r_hat": diagnose_quietly(arviz_stats.rhat, attended),
+        "ess_bulk": diagnose_quietly(arviz_stats.ess, attended, method="bulk"),
     }
     diagnostics = run.diagnostics
     chains, draws = diagnostics.chains, diagnostics.draws
@@ -130,7 +130,7 @@ def heads(run: Run) -> Table:
 
 def _frame(run: Run, columns: xr.Dataset) -> pd.DataFrame:
     settings = {"form": settings_of(run.draws)["form"], **run.settings}
-    return labelled_frame(described(frame_of(columns), settings), _LABELS)
+    return labelled_frame(label_frame(frame_of(columns), settings), _LABELS)
 
 
 def _title(run: Run) -> str:

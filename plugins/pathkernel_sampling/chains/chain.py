@@ -96,7 +96,7 @@ def warm_up(
     schedule[:, 0] += 1  # 0 is a draw
     for first in range(0, steps, _BLOCK):
         block = schedule[first : first + _BLOCK]
-        state, adaptation, _ = _advance(model, state, adaptation, key, first, *_padded(block))
+        state, adaptation, _ = _advance(model, state, adaptation, key, first, *_pad_schedule(block))
         jax.block_until_ready(state)  # or all steps would be reported at once
         report(first + len(block))
     # its average over the last window: the step size of a single step still jumps
@@ -132,16 +132,16 @@ def draw_states(
     """
     adaptation, blocks = _begin_adaptation(state), []  # unused, but an argument of the one program
     for first in range(0, count, _BLOCK):
-        plan, size = _padded(np.zeros((min(_BLOCK, count - first), 2), dtype=np.int32))
+        plan, size = _pad_schedule(np.zeros((min(_BLOCK, count - first), 2), dtype=np.int32))
         state, _, block = _advance(model, state, adaptation, key, first, plan, size)
         blocks.append({name: np.asarray(values)[:size] for name, values in block.items()})
     return state, {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
 
 
-def _padded(schedule: np.ndarray) -> tuple[np.ndarray, int]:
+def _pad_schedule(schedule: np.ndarray) -> tuple[np.ndarray, int]:
     """Schedule of a block, padded to its full length, and the number of its steps.
 
-    Of each step it has the stage (0: draw, 1: adapt the step size, 2: the mass matrix too) and
+    It holds the stage of each step (0: draw, 1: adapt the step size, 2: the mass matrix too), and
     whether a window ends there.
     """
     steps = len(schedule)

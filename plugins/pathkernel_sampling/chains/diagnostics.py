@@ -38,8 +38,8 @@ class Diagnostics:
     Attributes
     ----------
     entries : xarray.Dataset, dims (entry,)
-        Of every entry of U on and below the diagonal: ``mean``, ``sd``, ``mcse`` of the mean,
-        ``r_hat`` (rank-normalised, split), ``ess_bulk`` and ``ess_tail``.
+        Diagnostics of every entry of U on and below the diagonal: ``mean``, ``sd``, ``mcse`` of
+        the mean, ``r_hat`` (rank-normalised, split), ``ess_bulk`` and ``ess_tail``.
     bfmi : array, shape (chain,)
         Estimated Bayesian fraction of missing information of each chain.
     chains, draws : int
@@ -108,10 +108,10 @@ def diagnose(run: xr.DataTree) -> Diagnostics:
     entries = {
         "mean": values.mean(_DRAWS),
         "sd": values.std(_DRAWS),
-        "mcse": quietly(arviz_stats.mcse, values, method="mean"),
-        "r_hat": quietly(arviz_stats.rhat, values),
-        "ess_bulk": quietly(arviz_stats.ess, values, method="bulk"),
-        "ess_tail": quietly(arviz_stats.ess, values, method="tail"),
+        "mcse": diagnose_quietly(arviz_stats.mcse, values, method="mean"),
+        "r_hat": diagnose_quietly(arviz_stats.rhat, values),
+        "ess_bulk": diagnose_quietly(arviz_stats.ess, values, method="bulk"),
+        "ess_tail": diagnose_quietly(arviz_stats.ess, values, method="tail"),
     }
     bfmi = np.full(chains, np.nan)
     if draws >= _SMALLEST:
@@ -197,7 +197,7 @@ def predictor(run: xr.DataTree) -> xr.Dataset:
             "variance": within + between,
             "variance_within": within,
             "variance_between": between,
-            "mcse": quietly(arviz_stats.mcse, means, method="mean"),
+            "mcse": diagnose_quietly(arviz_stats.mcse, means, method="mean"),
         }
     )
 
@@ -215,7 +215,7 @@ def sampled_predictor_scores(run: xr.DataTree, labels: xr.DataArray, kind: str) 
     labels : DataArray, dims (test_set, example) and output where there are several
         NaN beyond the end of a test set.
     kind : "classes" or "targets"
-        Of the labels.
+        Kind of the labels.
 
     Returns
     -------
@@ -266,7 +266,7 @@ def _jackknife(values: np.ndarray) -> np.ndarray:
     return np.sqrt((len(values) - 1) * ((values - values.mean(0)) ** 2).mean(0))
 
 
-def quietly(function: Callable, values: xr.DataArray, **options: Any) -> xr.DataArray:
+def diagnose_quietly(function: Callable, values: xr.DataArray, **options: Any) -> xr.DataArray:
     """ArviZ's result, NaN without a warning where it is undefined (an entry without spread)."""
     if values.sizes["draw"] < _SMALLEST:
         return values.mean(_DRAWS) * np.nan

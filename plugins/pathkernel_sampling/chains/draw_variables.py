@@ -14,7 +14,7 @@ from pathkernel_datasets.results.draws import ORDER_PARAMETER, SETTINGS
 from pathkernel_datasets.variables.labelling import (
     coordinate,
     coordinates_along,
-    labelled,
+    label_arrays,
     path_dims,
 )
 
@@ -94,9 +94,9 @@ def labelled_run(
             "draw": coordinate("draw", draws, "draw after the warm-up", "1"),
             **coordinates_along(study, {dim for variable in variables for dim in variable.dims}),
         }
-        nodes[group] = labelled(values, variables, coordinates)
+        nodes[group] = label_arrays(values, variables, coordinates)
     examples = coordinate("observation", range(len(labels)), "training example", "1")
-    nodes["observed_data"] = labelled(
+    nodes["observed_data"] = label_arrays(
         {"label": labels},
         [_variable("label", "observation", *outputs)],
         {"observation": examples, **coordinates_along(study, outputs)},
@@ -107,7 +107,7 @@ def labelled_run(
         "log_evidence": evidence[0],
         "log_evidence_error": evidence[1],
     }
-    adaptation = labelled(numbers, map(_variable, numbers))
+    adaptation = label_arrays(numbers, map(_variable, numbers))
     for name in (name for name in arrays if name.startswith(STATE)):
         state, array = name.removeprefix(STATE), arrays[name]
         state_dims = ("chain", *(f"{state}_dim_{axis}" for axis in range(array.ndim - 1)))
@@ -140,7 +140,7 @@ def arrays_of(run: xr.DataTree) -> Arrays:
     }
 
 
-def joined(blocks: Sequence[Arrays]) -> Arrays:
+def join_blocks(blocks: Sequence[Arrays]) -> Arrays:
     """A run of several blocks, one after another; what does not grow is that of the last."""
     drawn = {
         name: np.concatenate([block[name] for block in blocks], axis=1)

@@ -74,7 +74,9 @@ class Chains:
         """Draw some rounds of a chain: its state, its draws, and the predictions of each round."""
         state, blocks, predictions = nuts.ChainState.from_arrays(arrays), [], []
         for index in range(first, first + rounds):
-            state, draws = nuts.draw(self.model, state, self.key(chain, index + 1), self.thin)
+            state, draws = nuts.draw_states(
+                self.model, state, self.key(chain, index + 1), self.thin
+            )
             blocks.append(draws)
             predictions.append(self._predictions(state.position))
         joined = {name: np.concatenate([draws[name] for draws in blocks]) for name in blocks[0]}

@@ -36,7 +36,13 @@ from pathkernel_datasets.results.draws import (
 from pathkernel_datasets.results.point import Point
 from pathkernel_datasets.results.stored_study import StoredStudy
 from pathkernel_datasets.study.identity import versions
-from pathkernel_sampling.chains.draw_variables import STATE, Arrays, arrays_of, joined, labelled_run
+from pathkernel_sampling.chains.draw_variables import (
+    STATE,
+    Arrays,
+    arrays_of,
+    join_blocks,
+    labelled_run,
+)
 from pathkernel_sampling.chains.evidence import Evidence
 from pathkernel_sampling.results import Draws
 
@@ -65,7 +71,7 @@ def open_run(study: StoredStudy, run: str) -> xr.DataTree:
         return study.result(run) if published is None else published  # published just now
     if published is not None:
         blocks.insert(0, arrays_of(published))
-    return labelled_run(joined(blocks), study.dataset)
+    return labelled_run(join_blocks(blocks), study.dataset)
 
 
 class SampleRun:
@@ -190,7 +196,7 @@ class SampleRun:
 
     def finish(self, evidence: Evidence, groups: Mapping[str, xr.Dataset]) -> None:
         """Write all draws as a part to be published, with the log evidence and further groups."""
-        run = labelled_run(joined(self._blocks), self._study.dataset, evidence)
+        run = labelled_run(join_blocks(self._blocks), self._study.dataset, evidence)
         for name, group in groups.items():
             run[name] = xr.DataTree(group)
         self._study.write(self._name, run)

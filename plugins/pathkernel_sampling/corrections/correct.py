@@ -12,7 +12,7 @@ from pathkernel_core.contracts.analysis import Variable
 from pathkernel_core.energy.problem import Problem
 from pathkernel_datasets.results.point import Point
 from pathkernel_datasets.results.stored_study import StoredStudy
-from pathkernel_datasets.variables.labelling import coordinates_along, labelled
+from pathkernel_datasets.variables.labelling import coordinates_along, label_arrays
 from pathkernel_datasets.variables.quantities import VARIANCE, predicted_values
 from pathkernel_sampling.corrections.next_order import next_order, predict_next_order
 from pathkernel_sampling.results import NextOrder
@@ -47,7 +47,7 @@ def open_correction(study: StoredStudy, point: Point) -> xr.Dataset | None:
     return study.result(part).to_dataset() if study.holds(part) else None
 
 
-def corrected(study: StoredStudy, point: Point) -> xr.Dataset:
+def compute_correction(study: StoredStudy, point: Point) -> xr.Dataset:
     """Compute the next order at a point, see :func:`open_correction`.
 
     Raises
@@ -82,7 +82,7 @@ def corrected(study: StoredStudy, point: Point) -> xr.Dataset:
     saddle["order_parameter"] = correction.order_parameter
     changes["order_parameter"] = correction.order_parameter_correction
     evidence = {variable.name: getattr(correction, variable.name) for variable in _EVIDENCE}
-    dataset = labelled(evidence, _EVIDENCE, coordinates_along(study.dataset, _DIMS))
+    dataset = label_arrays(evidence, _EVIDENCE, coordinates_along(study.dataset, _DIMS))
     mean = study.dataset["predictor_mean"]  # the study has no variances of classes
     variables = study.dataset.assign(predictor_variance=mean.assign_attrs(long_name=VARIANCE))
     for name, change in changes.items():

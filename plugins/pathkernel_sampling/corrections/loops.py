@@ -71,7 +71,7 @@ def expand(
     remainder : array, shape (D,)
         From :func:`remainder_slope`.
     along : callable
-        Of directions (D, D), one per column: see
+        Derivatives along directions (D, D), one per column: see
         :func:`pathkernel_sampling.corrections.chain_derivatives.derivatives_along`.
     """
     xp = array_namespace(x=x)

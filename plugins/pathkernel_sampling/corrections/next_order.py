@@ -154,7 +154,7 @@ def predict_next_order(
         For a problem of given kernels, as for ``Solution.predict``; ``xi`` then has the kernels
         (n, n, P_new, P) of new and training examples.
     correction : Correction, optional
-        Of this solution, if it is computed already.
+        Correction of this solution, if it is computed already.
 
     Returns
     -------

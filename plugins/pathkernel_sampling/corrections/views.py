@@ -58,7 +58,7 @@ def correction_views(study: StoredStudy, points: Sequence[Point]) -> Iterator[Ta
         yield corrected_predictor_table(corrections)
 
 
-def described(frame: pd.DataFrame, settings: Mapping[str, object] | None = None) -> pd.DataFrame:
+def label_frame(frame: pd.DataFrame, settings: Mapping[str, object] | None = None) -> pd.DataFrame:
     """Return the frame with columns of settings in front, and with labels of all columns."""
     columns = dict(settings or {}) | {name: frame[name].values for name in frame}
     described = pd.DataFrame(columns, index=range(len(frame)))
@@ -91,7 +91,7 @@ def next_order_table(corrections: Mapping[Point, xr.Dataset]) -> Table:
     return Table(
         "next_order",
         "Next order in 1/N",
-        described(pd.DataFrame(records)),
+        label_frame(pd.DataFrame(records)),
         _POINT
         | {
             "ln p(Y)": "{log_evidence:.3f}",
@@ -120,7 +120,7 @@ def entries_table(corrections: Mapping[Point, xr.Dataset]) -> Table:
     return Table(
         "order_parameter",
         "Order parameter U, saddle → next order",
-        described(frame[frame["entry"].isin(sizes.nlargest(ROWS).index)]),
+        label_frame(frame[frame["entry"].isin(sizes.nlargest(ROWS).index)]),
         {"seed": "{seed}", "entry": "{entry}"},
         f"Entries are named by their two paths.{left_out}",
         across=("N = {width}\nT = {temperature}", "{saddle:#.3g} → {next_order:#.3g}"),
@@ -141,11 +141,11 @@ def corrected_predictor_table(corrections: Mapping[Point, xr.Dataset]) -> Table:
             "sd": root_mean(correction["predictor_variance"]),
             "sd_next": root_mean(to_next_order(correction, "predictor_variance")),
         }
-        frames.append(described(frame_of(xr.Dataset(values)), asdict(point)))
+        frames.append(label_frame(frame_of(xr.Dataset(values)), asdict(point)))
     return Table(
         "predictor",
         "Predictor on the test sets, saddle and next order",
-        described(pd.concat(frames)),
+        label_frame(pd.concat(frames)),
         _POINT
         | {
             "test set": "{test_set}",

@@ -54,7 +54,7 @@ def sample_charts(runs: Sequence[Run]) -> Iterator[Chart]:
             "examples. Dashed lines are Gaussian process (GP) limits."
             + " The band is one standard error over test examples."
             * measure.is_fraction,
-            partial(_measured, runs, measure),
+            partial(_chart_measure, runs, measure),
         )
     paths = dataset.sizes["path"]
     left_out = of_paths(len(_strongest(runs, np.zeros(paths))), paths)
@@ -103,7 +103,7 @@ def sample_charts(runs: Sequence[Run]) -> Iterator[Chart]:
         )
 
 
-def _measured(runs: Sequence[Run], measure: Measure) -> alt.TopLevelMixin:
+def _chart_measure(runs: Sequence[Run], measure: Measure) -> alt.TopLevelMixin:
     """A measure against the width: theory, limits, and runs of the same seed and temperature."""
     from pathkernel_views.primitives import lines
 

@@ -27,7 +27,7 @@ from pathkernel_sampling.chains.diagnostics import (
 from pathkernel_sampling.chains.draw_variables import settings_of
 from pathkernel_sampling.chains.store import open_run
 from pathkernel_sampling.corrections.correct import open_correction
-from pathkernel_sampling.corrections.views import described, to_next_order
+from pathkernel_sampling.corrections.views import label_frame, to_next_order
 from pathkernel_sampling.results import Samples
 from pathkernel_views.table import frame_of
 
@@ -117,4 +117,4 @@ class Run:
         }
         frame = frame_of(xr.Dataset(columns))
         off = (frame["saddle"] - frame["mean"]) / frame["mcse"]
-        return described(frame.assign(saddle_off=off.where(np.isfinite(off))), self.settings)
+        return label_frame(frame.assign(saddle_off=off.where(np.isfinite(off))), self.settings)

@@ -11,7 +11,7 @@ from pathkernel_datasets.results.stored_study import StoredStudy
 from pathkernel_datasets.variables.measures import measures_of
 from pathkernel_datasets.variables.quantities import STATUS_CODES
 from pathkernel_sampling.chains.diagnostics import sampled_log_evidence
-from pathkernel_sampling.corrections.views import ROWS, described, root_mean
+from pathkernel_sampling.corrections.views import ROWS, label_frame, root_mean
 from pathkernel_sampling.draws.charts import sample_charts
 from pathkernel_sampling.draws.sampled import Run
 from pathkernel_views.chart import Chart
@@ -101,7 +101,7 @@ def predictor_table(run: Run) -> Table:
     return Table(
         "predictor",
         f"Predictor on the test sets at {run.title}",
-        described(frame_of(xr.Dataset(columns).reset_coords(drop=True)), run.settings),
+        label_frame(frame_of(xr.Dataset(columns).reset_coords(drop=True)), run.settings),
         cells,
         "Of the mean predictor, ln p(y) of the mixture of draws; ± Monte-Carlo error; GP: Gaussian "
         "process. sd: root mean square over the examples of the output's standard deviation, "

@@ -142,7 +142,7 @@ def symmetric_saddle(problem, network, temperature):
     coordinates, form = ChainCoordinates(network), problem.form
 
     def solution_at(logs):
-        x = coordinates.scaled(logs)
+        x = coordinates.scale_limit(logs)
         factors = coordinates.factors(coordinates.relative_factors(x))
         energy, _ = form.energy_and_gradient(factors[0], temperature, None)
         return factors, energy + coordinates.excess_entropy(x)

@@ -79,10 +79,10 @@ def test_packed_matrices_are_inverted(library, namespace, generator, size):
 
 def test_batches_fill_an_array(library, namespace):
     parts = [library.array(np.full((rows, 2), float(rows)), "float32") for rows in (1, 3, 2)]
-    array = backend.filled(iter(parts), 6)
+    array = backend.fill_rows(iter(parts), 6)
     assert array.dtype == parts[0].dtype
     np.testing.assert_array_equal(library.numpy(array)[:, 1], [1, 3, 3, 3, 2, 2])
-    np.testing.assert_array_equal(library.numpy(backend.filled(parts[:1], 1)), [[1, 1]])
+    np.testing.assert_array_equal(library.numpy(backend.fill_rows(parts[:1], 1)), [[1, 1]])
 
 
 def test_identity_and_diagonal(library, namespace):

@@ -13,7 +13,7 @@ from pathkernel_core import (
     minimise_action,
     same_path_kernels,
 )
-from pathkernel_core.arrays.backend import array_namespace, compiled
+from pathkernel_core.arrays.backend import array_namespace, compile_function
 from pathkernel_core.energy.kernel_space import KernelSpace
 
 SPACES = ("examples", "features", "kernels")
@@ -116,7 +116,7 @@ def test_a_factor_may_be_singular_or_wide(library, generator, space, columns, ou
     xi, labels = formulas.random_examples(network, 7, 3, generator)
     factor = generator.standard_normal((network.sizes[0], columns))
     form = Problem(library.array(xi), library.array(labels), space).form
-    evaluate = compiled(form.evaluate, array_namespace(xi=library.array(xi)))
+    evaluate = compile_function(form.evaluate, array_namespace(xi=library.array(xi)))
     energy, gradient = evaluate(library.array(factor), library.array(0.2))
     reference = formulas.energy(np, factor @ factor.T, xi, labels, 0.2).real
     assert float(energy) == pytest.approx(reference, rel=1e-11)

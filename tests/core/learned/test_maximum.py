@@ -64,7 +64,7 @@ def test_a_product_has_no_symmetry():
     expected = by_quadrature(posterior, scipy.stats.norm(0, math.sqrt(2)).pdf)
     assert best.symmetries == 0
     assert best.log_evidence == pytest.approx(expected, abs=0.02)
-    assert best.determined == pytest.approx(1, abs=0.02)
+    assert best.determined_parameters == pytest.approx(1, abs=0.02)
 
 
 def marked(examples, seed=0):

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from pathkernel_core.system.atomic import remove_leftovers, replacing, replacing_folder
+from pathkernel_core.system.atomic import remove_leftovers, replace_file, replacing_folder
 
 pytestmark = pytest.mark.version
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.version
 def test_a_file_is_replaced_whole(tmp_path):
     path = tmp_path / "file.txt"
     path.write_text("old")
-    with replacing(path) as partial:
+    with replace_file(path) as partial:
         partial.write_text("new")
         assert path.read_text() == "old"
         assert partial.parent == tmp_path, "a move to another disk is no move"
@@ -25,7 +25,7 @@ def test_an_error_leaves_the_old_file(tmp_path):
     path.write_text("old")
 
     def fail():
-        with replacing(path) as partial:
+        with replace_file(path) as partial:
             partial.write_text("half")
             raise RuntimeError
 
@@ -41,7 +41,7 @@ def test_links_are_followed_also_those_that_lead_nowhere_yet(tmp_path):
     for name in ("file.txt", "folder"):
         (tmp_path / name).symlink_to(scratch / name)
     for content in ("first", "second"):
-        with replacing(tmp_path / "file.txt") as partial:
+        with replace_file(tmp_path / "file.txt") as partial:
             assert partial.parent == scratch
             partial.write_text(content)
         with replacing_folder(tmp_path / "folder") as partial:
@@ -54,13 +54,16 @@ def test_links_are_followed_also_those_that_lead_nowhere_yet(tmp_path):
 
 def test_the_next_writer_removes_what_a_kill_left(tmp_path):
     (tmp_path / ".file.txt.abc.partial").touch()
-    with replacing(tmp_path / "file.txt") as partial:
+    with replace_file(tmp_path / "file.txt") as partial:
         assert list(tmp_path.iterdir()) == [partial]
 
 
 def test_several_writers_of_one_file_do_no_harm(tmp_path):
     path = tmp_path / "file.txt"
-    with replacing(path, several_writers=True) as one, replacing(path, several_writers=True) as two:
+    with (
+        replace_file(path, several_writers=True) as one,
+        replace_file(path, several_writers=True) as two,
+    ):
         one.write_text("same")
         two.write_text("same")
     assert path.read_text() == "same"
@@ -136,7 +139,7 @@ def test_an_error_puts_the_old_folder_back(tmp_path, monkeypatch):
 def test_permissions_are_those_of_the_umask(tmp_path, mask):
     before = os.umask(mask)
     try:
-        with replacing(tmp_path / "file.txt") as partial:
+        with replace_file(tmp_path / "file.txt") as partial:
             partial.write_text("new")
         with replacing_folder(tmp_path / "folder") as partial:
             (partial / "content").touch()
@@ -154,7 +157,7 @@ def test_pipes_devices_and_urls_are_never_replaced(tmp_path, monkeypatch):
     os.symlink("loop", "loop")
     for path in ("pipe", "link", "loop", "/dev/null"):
         with pytest.raises(FileExistsError, match="is no plain file, and is left as it is"):
-            replacing(path).__enter__()
+            replace_file(path).__enter__()
     with pytest.raises(ValueError, match="only local paths"):
-        replacing("s3://bucket/file.txt").__enter__()
+        replace_file("s3://bucket/file.txt").__enter__()
     assert sorted(os.listdir()) == ["link", "loop", "pipe"]

@@ -2,7 +2,7 @@
 
 import sys
 
-from pathkernel_core.system.text import printable, shortened
+from pathkernel_core.system.text import printable, shorten_message
 
 
 def test_what_cannot_be_printed_is_written_out():
@@ -14,7 +14,7 @@ def test_what_cannot_be_printed_is_written_out():
 
 def test_long_values_are_cut():
     message = "there is no dtype named 'float16'"
-    assert shortened(message) == message
-    cut = shortened(f"{'x' * 3000} is no dtype; choose float64")
+    assert shorten_message(message) == message
+    cut = shorten_message(f"{'x' * 3000} is no dtype; choose float64")
     assert cut == f"{'x' * 60}…{'x' * 20} (3000 characters) is no dtype; choose float64"
-    assert len(shortened("two words " * 1000)) < 2100
+    assert len(shorten_message("two words " * 1000)) < 2100

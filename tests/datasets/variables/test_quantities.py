@@ -19,7 +19,7 @@ from pathkernel_datasets.variables.quantities import (
     REFERENCE,
     STATUS_CODES,
     data_values,
-    declared,
+    declare_quantities,
     point_values,
     predicted_values,
     reference_values,
@@ -59,7 +59,7 @@ def computed(data, analyses=()):
 def test_values_are_those_that_are_declared(task, outputs, skips):
     data = prepared(task(outputs=outputs), skips=skips)
     analyses = (Trace(), Labels())
-    quantities = declared(data, analyses)
+    quantities = declare_quantities(data, analyses)
     of_grids = computed(data, analyses)
     assert [quantity.name for quantity in quantities if quantity.name.startswith("trace")] == [
         "trace",
@@ -79,7 +79,7 @@ def test_values_are_those_that_are_declared(task, outputs, skips):
 
 def test_each_kind_of_labels_has_its_measures():
     names = {
-        task: {quantity.name for quantity in declared(prepared(task()), ())}
+        task: {quantity.name for quantity in declare_quantities(prepared(task()), ())}
         for task in (Small, Noisy)
     }
     assert names[Small] - names[Noisy] == {"accuracy", "accuracy_gp", "accuracy_sub_network"}
@@ -89,7 +89,9 @@ def test_each_kind_of_labels_has_its_measures():
 
 
 def test_whole_numbers_are_declared_as_such():
-    dtypes = {quantity.name: quantity.dtype for quantity in declared(prepared(Small()), ())}
+    dtypes = {
+        quantity.name: quantity.dtype for quantity in declare_quantities(prepared(Small()), ())
+    }
     whole = {name for name, dtype in dtypes.items() if dtype != "float64"}
     assert whole == {"status", "reference_done", "data_done", "evaluations", "minima"}
 

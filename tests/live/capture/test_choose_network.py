@@ -37,7 +37,7 @@ def test_evidence_decides(train, choice):
     assert set(finite["scale"]) == {choice.scale}
     best = finite.loc[finite["log_evidence"].idxmax()]
     assert (choice.width, choice.temperature) == tuple(best[["width", "temperature"]])
-    scaled = train.scaled(choice.scale)
+    scaled = train.scale_tokens(choice.scale)
     np.testing.assert_array_equal(choice.train.xi, scaled.xi)
     solution = pk.minimise_action(
         pk.Problem(scaled.xi, scaled.labels), pk.Network((3,), choice.width), choice.temperature

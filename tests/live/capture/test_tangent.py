@@ -245,12 +245,12 @@ def test_scaling_leaves_the_sizes_of_heads():
         capture(model, [inputs(30, seed)], picture="tangent", outputs=outputs_of(model))
         for seed in (1, 2)
     )
-    scaled = train.scaled(10)
+    scaled = train.scale_tokens(10)
     assert np.sqrt(np.mean(scaled.xi**2)) == pytest.approx(10)
     np.testing.assert_allclose(scaled.xi / train.xi, (scaled.xi / train.xi).flat[0])
-    of_test = test.scaled(10, like=train)
+    of_test = test.scale_tokens(10, like=train)
     np.testing.assert_allclose(of_test.xi / test.xi, (scaled.xi / train.xi).flat[0])
-    np.testing.assert_allclose(scaled.scaled(3).xi, train.scaled(3).xi)
+    np.testing.assert_allclose(scaled.scale_tokens(3).xi, train.scale_tokens(3).xi)
 
 
 def test_scores_of_the_theory():

@@ -96,6 +96,6 @@ def test_refused():
     with pytest.raises(ValueError, match="validation holds heads"):
         theory_rises(train, captured(PRODUCT), solution)
     with pytest.raises(ValueError, match="validation is scaled differently from the training"):
-        theory_rises(train, train.scaled(3), solution)
+        theory_rises(train, train.scale_tokens(3), solution)
     with pytest.raises(ValueError, match=r"solution is of heads \(4,\), but these are \(2, 2\)"):
         theory_rises(captured(PRODUCT), captured(PRODUCT), solution)

@@ -10,7 +10,7 @@ from torch import nn
 
 from pathkernel_capture.capture import capture
 from pathkernel_models.errors import CaptureError
-from pathkernel_pruning.heads.loss_form import curved
+from pathkernel_pruning.heads.loss_form import apply_curvature
 from pathkernel_pruning.live.gains import LiveNetwork
 from pathkernel_pruning.live.head_choice import choose_heads, curvature_scores, refit_gains
 from pathkernel_pruning.live.head_scores import gradient_scores
@@ -94,7 +94,9 @@ def test_derivatives_are_those_of_the_whole_batch(name):
                 sides.append(given(model, drawn())[0].detach())
         moved.append((sides[0] - sides[1]) / (2 * step))
     slopes = torch.stack(moved, dim=-1)
-    expected = (slopes[..., None] * curved(z.detach(), y, slopes)[..., None, :]).sum(dim=(0, 1))
+    expected = (slopes[..., None] * apply_curvature(z.detach(), y, slopes)[..., None, :]).sum(
+        dim=(0, 1)
+    )
     expected = expected.numpy() / len(z)
     np.testing.assert_allclose(form.form, expected, atol=0.03 * abs(expected).max())
 

@@ -105,7 +105,7 @@ def test_paths_past_heads_are_those_of_a_network_with_skip_connections():
     with pytest.raises(ValueError, match="captured with skips; capture without, or minimise"):
         dataclasses.replace(captured, labels=labels).task()
     with pytest.raises(ValueError, match="and skips, but these"):
-        capture(model, [inputs], readout="mean", picture="product").scaled(1.0, like=captured)
+        capture(model, [inputs], readout="mean", picture="product").scale_tokens(1.0, like=captured)
 
 
 def test_product_on_the_states_of_its_first_layer(files_route):
@@ -244,15 +244,17 @@ def test_scaled_tokens():
     layers = [pk.Attention(omega.swapaxes(-1, -2)) for omega in matrices]
     tokens = (30 * (test - mean) / deviation).numpy()
     expected = pk.attentioned_inputs(tokens, layers, "mean")
-    np.testing.assert_allclose(captured[1].scaled(30, like=captured[0]).xi, expected, atol=1e-11)
-    once = captured[0].scaled(30)
+    np.testing.assert_allclose(
+        captured[1].scale_tokens(30, like=captured[0]).xi, expected, atol=1e-11
+    )
+    once = captured[0].scale_tokens(30)
     np.testing.assert_allclose(once.means, 0, atol=1e-12)
-    np.testing.assert_allclose(once.scaled(2).xi, captured[0].scaled(2).xi, atol=1e-12)
-    for like in (once, once.scaled(2)):  # whether it was scaled before makes no difference
-        for test in (captured[1], captured[1].scaled(7)):
-            np.testing.assert_allclose(test.scaled(30, like=like).xi, expected, atol=1e-11)
-    once.check_scaled_alike(captured[1].scaled(30, like=once), "test")
-    for test in (captured[1], captured[1].scaled(30), captured[1].scaled(3, like=once)):
+    np.testing.assert_allclose(once.scale_tokens(2).xi, captured[0].scale_tokens(2).xi, atol=1e-12)
+    for like in (once, once.scale_tokens(2)):  # whether it was scaled before makes no difference
+        for test in (captured[1], captured[1].scale_tokens(7)):
+            np.testing.assert_allclose(test.scale_tokens(30, like=like).xi, expected, atol=1e-11)
+    once.check_scaled_alike(captured[1].scale_tokens(30, like=once), "test")
+    for test in (captured[1], captured[1].scale_tokens(30), captured[1].scale_tokens(3, like=once)):
         with pytest.raises(ValueError, match=r"test is scaled differently from .* like=train"):
             once.check_scaled_alike(test, "test")
 

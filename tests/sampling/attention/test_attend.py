@@ -105,10 +105,10 @@ def test_heads_are_ordered_by_their_scores():
     assert (np.diff(second) <= 0).all()
     np.testing.assert_allclose(np.sort(scores), np.sort(head_scores(network, u)), rtol=1e-12)
     # the same by layers: heads of swapped layers have swapped rows
-    xi = posterior.attentioned(layers)
+    xi = posterior.attend(layers)
     numbers = [(order + 1).tolist() for order in orders]
     kept = [layer.keep_heads(order) for layer, order in zip(layers, numbers)]
-    swapped = posterior.attentioned(kept)
+    swapped = posterior.attend(kept)
     np.testing.assert_allclose(swapped, xi[:, paths[::2] // 2], rtol=1e-12)
 
 
@@ -153,7 +153,7 @@ def test_the_factor_of_inputs_is_one_of_weights(tmp_path):
     posterior = chains.attention
     assert posterior.network.variances[0] == pytest.approx(9.0)
     given = chains.point.data.realisation.layers
-    xi = posterior.attentioned(given)
+    xi = posterior.attend(given)
     np.testing.assert_allclose(3 * xi, chains.point.data.xi, rtol=1e-12)
 
 

@@ -48,7 +48,7 @@ def test_given_attention_the_density_is_that_of_its_weights(name, outputs):
     x = model.initial(jax.random.key(3))
     heads = np.asarray(model.attention(x))
     layers = of_heads.layers_at(heads)
-    xi, new = of_heads.attentioned(layers), np.random.default_rng(0).standard_normal((2, 5, 3))
+    xi, new = of_heads.attend(layers), np.random.default_rng(0).standard_normal((2, 5, 3))
     given = build_model(name, xi, of_heads.labels, of_heads.network, 0.3)
     weights = x[: given.dimension]
     assert len(x) == model.dimension == given.dimension + 6
@@ -61,7 +61,7 @@ def test_given_attention_the_density_is_that_of_its_weights(name, outputs):
     slope = jax.grad(given.log_density)(weights)
     np.testing.assert_allclose(gradient[: given.dimension], slope, rtol=1e-8, atol=1e-8)
     np.testing.assert_allclose(model.order_parameter(x), given.order_parameter(weights), rtol=1e-10)
-    expected = given.predict(weights, of_heads.attentioned(layers, new))
+    expected = given.predict(weights, of_heads.attend(layers, new))
     for actual, value in zip(model.predict(x, jax.numpy.asarray(new)), expected):
         np.testing.assert_allclose(actual, value, rtol=1e-9, atol=1e-12)
 
@@ -89,7 +89,7 @@ def test_the_marginal_density_is_that_of_the_core():
     np.testing.assert_allclose(gradient, expected.gradient, rtol=1e-6, atol=1e-6)
     new = np.random.default_rng(0).standard_normal((2, 5, 3))
     mean, variance = jax.jit(model.predict)(x, jax.numpy.asarray(new))
-    xi = of_heads.attentioned(of_heads.layers_at(np.asarray(x)), new)
+    xi = of_heads.attend(of_heads.layers_at(np.asarray(x)), new)
     prediction = expected.solution.predict(xi)
     np.testing.assert_allclose(mean[:, 0], prediction.mean, rtol=1e-6)
     np.testing.assert_allclose(variance[:, 0], prediction.variance, rtol=1e-6)
@@ -103,7 +103,7 @@ def test_u_and_predictions_to_next_order_are_those_of_the_expansion():
     expected = next_order(solution).mean_order_parameter
     np.testing.assert_allclose(model.order_parameter(x), expected, rtol=1e-6)
     new = np.random.default_rng(0).standard_normal((2, 5, 3))
-    prediction = predict_next_order(solution, of_heads.attentioned(layers, new))
+    prediction = predict_next_order(solution, of_heads.attend(layers, new))
     mean, variance = jax.jit(model.predict)(x, jax.numpy.asarray(new))
     np.testing.assert_allclose(mean[:, 0], prediction.mean, rtol=1e-6)
     np.testing.assert_allclose(variance[:, 0], prediction.variance, rtol=1e-6)

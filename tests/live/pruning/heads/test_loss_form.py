@@ -11,7 +11,13 @@ from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 
 from pathkernel_pruning.heads.gain_choice import choose_heads_by_gains, refit_remaining_gains
-from pathkernel_pruning.heads.loss_form import FormSums, LossForm, curved, loss_slopes, loss_values
+from pathkernel_pruning.heads.loss_form import (
+    FormSums,
+    LossForm,
+    apply_curvature,
+    loss_slopes,
+    loss_values,
+)
 
 HEADS = 6
 
@@ -38,7 +44,7 @@ class LinearNetwork:
         outputs, sums = self.outputs(gains), FormSums(gains, self.loss_name)
         slopes = loss_slopes(outputs, self.targets)
         gradient = np.einsum("pch,pc->h", self.parts, slopes)
-        product = curved(outputs, self.targets, self.parts)
+        product = apply_curvature(outputs, self.targets, self.parts)
         sums.add(outputs, self.targets, gradient, np.einsum("pch,pcg->hg", self.parts, product))
         return sums.result()
 
@@ -60,7 +66,7 @@ def test_the_form_is_exact_for_every_set_of_one_layer():
         gains = np.array(present)
         rise = made.loss(gains) - whole
         assert form.rise(gains == 0) == pytest.approx(rise, abs=1e-12)
-        assert form.moved(gains).loss == pytest.approx(whole + rise, abs=1e-12)
+        assert form.move_to(gains).loss == pytest.approx(whole + rise, abs=1e-12)
     singles = [form.rise(np.eye(HEADS, dtype=bool)[head]) for head in range(HEADS)]
     np.testing.assert_allclose(form.rises(), singles)
 
@@ -110,7 +116,7 @@ def test_refitted_gains_are_the_mode_of_the_posterior(loss, prior_variance):
 
     mode = minimize(energy, start[left], tol=1e-12).x
     if loss == "squared":  # whose posterior is normal: one step
-        gains = form.refitted(left, prior_variance)
+        gains = form.refit_gains(left, prior_variance)
         assert form.temperature == pytest.approx(2 * made.loss(start) / 3)
     else:
         gains = refit_remaining_gains(made, start, prior_variance, steps=4).gains
@@ -121,9 +127,9 @@ def test_refitted_gains_are_the_mode_of_the_posterior(loss, prior_variance):
 def test_a_narrow_prior_keeps_gains_and_a_wide_one_fits():
     made, gains = network(), np.ones(HEADS)
     form, left = made.form(gains), np.ones(HEADS, dtype=bool)
-    np.testing.assert_allclose(form.refitted(left, 1e-12), gains, atol=1e-8)
+    np.testing.assert_allclose(form.refit_gains(left, 1e-12), gains, atol=1e-8)
     fitted, *_ = np.linalg.lstsq(made.parts.reshape(-1, HEADS), made.targets.ravel())
-    np.testing.assert_allclose(form.refitted(left, 1e12), fitted, rtol=1e-6)
+    np.testing.assert_allclose(form.refit_gains(left, 1e12), fitted, rtol=1e-6)
 
 
 def test_a_network_without_error_keeps_its_gains():
@@ -131,7 +137,7 @@ def test_a_network_without_error_keeps_its_gains():
     made.targets = made.outputs(np.ones(HEADS))
     form = made.form(np.ones(HEADS))
     assert form.temperature > 0
-    np.testing.assert_allclose(form.refitted(np.ones(HEADS, dtype=bool), 0.3), np.ones(HEADS))
+    np.testing.assert_allclose(form.refit_gains(np.ones(HEADS, dtype=bool), 0.3), np.ones(HEADS))
 
 
 def chosen(made, count, **options):
@@ -218,7 +224,7 @@ def test_sums_of_batches_are_those_of_all_examples():
         outputs, targets = made.outputs(gains)[part], made.targets[part]
         slopes = made.parts[part]
         gradient = np.einsum("pch,pc->h", slopes, loss_slopes(outputs, targets))
-        product = curved(outputs, targets, slopes)
+        product = apply_curvature(outputs, targets, slopes)
         sums.add(outputs, targets, gradient, np.einsum("pch,pcg->hg", slopes, product))
     result = sums.result()
     assert isinstance(result, LossForm)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pathkernel_pruning.heads.gain_choice import choose_heads_by_gains, refit_remaining_gains
-from pathkernel_pruning.heads.loss_form import FormSums, curved, loss_slopes, loss_values
+from pathkernel_pruning.heads.loss_form import FormSums, apply_curvature, loss_slopes, loss_values
 
 
 class Logits:
@@ -32,7 +32,7 @@ class Logits:
         )
         outputs, sums = self._outputs(gains), FormSums(gains, "cross-entropy")
         gradient = (loss_slopes(outputs, self.targets)[..., None] * slopes).sum(axis=(0, 1))
-        curvature = curved(outputs, self.targets, slopes).reshape(-1, 4)
+        curvature = apply_curvature(outputs, self.targets, slopes).reshape(-1, 4)
         sums.add(outputs, self.targets, gradient, slopes.reshape(-1, 4).T @ curvature)
         return sums.result()
 
@@ -58,6 +58,6 @@ def test_an_unchecked_step_would():
         for off in range(4):
             gains = np.where(np.arange(4) == off, 0.0, 1.0)
             form = network.form(gains)
-            stepped = form.refitted(gains != 0, 0.3)
+            stepped = form.refit_gains(gains != 0, 0.3)
             rises.append(network.loss(stepped) > 1.03 * network.loss(gains))
     assert any(rises)
