@@ -45,7 +45,8 @@ def attention_gradients(
     list
         Gradients for each layer: with respect to queries and keys of a :class:`QueryKey`,
         (H, G, N_0) each; to the products of an :class:`AttentionProduct`, (H, N_0, N_0); to the
-        vectors of :class:`KeyVectors`, (H, N_0). None for a layer of another kind, which has no parameters.
+        vectors of :class:`KeyVectors`, (H, N_0). None for a layer of another kind, which has no
+        parameters.
 
     Raises
     ------

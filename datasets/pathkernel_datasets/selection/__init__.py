@@ -1,4 +1,4 @@
 """The part of a dataset that tables and figures show.
 
-It imports ``variables``. Begin with :mod:`pathkernel_datasets.selection.selection.selection`.
+It imports ``variables``. Begin with :mod:`pathkernel_datasets.selection.selection`.
 """

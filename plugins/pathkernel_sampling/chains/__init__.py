@@ -1,4 +1,4 @@
 """Markov chains: their draws, their files, diagnostics and evidence.
 
-It imports ``models``. Begin with :mod:`pathkernel_sampling.chains.chain.run`.
+It imports ``models``. Begin with :mod:`pathkernel_sampling.chains.run`.
 """
