@@ -14,6 +14,7 @@ from torch import nn
 
 from benchmarks.head_models import Batch, HeadModel
 from pathkernel_core.paths.heads import every_head
+from pathkernel_models.compared_layers import ComparedLayers
 from pathkernel_models.families import attention_modules, block_name
 from pathkernel_models.watching import replaced_forward
 from pathkernel_pruning.live.gains import with_gains
@@ -34,7 +35,7 @@ class Gained:
         self.per_layer = [attention.heads for attention in self.layers]
         self.heads = every_head(self.per_layer)
         self.layer_of = np.repeat(np.arange(len(self.layers)), self.per_layer)
-        self._agreed = set[int]()  # layers whose heads have been compared
+        self._compared = ComparedLayers()
 
     def without(self, off: Sequence[int]) -> np.ndarray:
         """Gains (ΣH_ℓ,) of 1, and 0 at the positions of the heads that are off."""
@@ -46,7 +47,7 @@ class Gained:
         self, gains: np.ndarray, with_gradients: bool = False
     ) -> AbstractContextManager[list]:
         """Multiply heads by gains (ΣH_ℓ,) inside the context, as ``with_gains`` does."""
-        return with_gains(self.model, self.layers, gains, self._agreed, with_gradients)
+        return with_gains(self.model, self.layers, gains, self._compared, with_gradients)
 
     def measure(self, batches: Sequence[Batch], gains: np.ndarray) -> dict[str, np.ndarray]:
         """Loss and accuracy of every example, (P,) each, in float32."""

@@ -265,7 +265,7 @@ def test_what_is_measured_outlives_a_file_that_cannot_be_written(model, tmp_path
     def full(path):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("pathkernel_pruning.live.evaluations.replacing", full)
+    monkeypatch.setattr("pathkernel_pruning.live.evaluations.replace_file", full)
     with pytest.warns(RuntimeWarning, match="evaluations are not kept: .*No space left"):
         compare_heads(model, measure_of(model), {}, random=2, kept=tmp_path / "off.npz")
 
