@@ -28,10 +28,10 @@ from pathkernel_core.energy.costs import Sizes as Sizes
 from pathkernel_core.energy.costs import cheapest_form as cheapest_form
 from pathkernel_core.energy.costs import minimisation_bytes as minimisation_bytes
 from pathkernel_core.energy.costs import minimisation_seconds as minimisation_seconds
+from pathkernel_core.energy.path_kernels import path_kernels as path_kernels
 from pathkernel_core.energy.problem import Problem as Problem
 from pathkernel_core.energy.statistics import SufficientStatistics as SufficientStatistics
 from pathkernel_core.energy.statistics import row_batches as row_batches
-from pathkernel_core.energy.token_kernels import path_kernels as path_kernels
 from pathkernel_core.learned.maximum import AttentionMaximum as AttentionMaximum
 from pathkernel_core.learned.maximum import maximise_attention as maximise_attention
 from pathkernel_core.learned.posterior import AttentionDensity as AttentionDensity

@@ -17,6 +17,7 @@ from pathkernel_core.contracts.task import Blocks as Blocks
 from pathkernel_core.contracts.task import Examples as Examples
 from pathkernel_core.contracts.task import Realisation as Realisation
 from pathkernel_core.contracts.task import Task as Task
+from pathkernel_core.contracts.testing import check_kernel as check_kernel
 from pathkernel_core.contracts.testing import check_task as check_task
 from pathkernel_core.system.progress import Progress as Progress
 from pathkernel_datasets.testing import check_analysis as check_analysis
