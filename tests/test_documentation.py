@@ -551,7 +551,7 @@ def test_version_and_date_of_the_release_are_the_same_everywhere():
 
 
 def test_settings_of_study_files_are_listed():
-    from pathkernel.run_command import Running
+    from pathkernel.commands.run import Running
     from pathkernel_core.contracts.options import declared_options
     from pathkernel_datasets.study.study import Study
 

@@ -19,11 +19,11 @@ from typing import Any
 
 import click
 
-from pathkernel.command_groups import SuggestingGroup
+from pathkernel.commands.groups import SuggestingGroup
+from pathkernel.commands.output import INTERRUPTED, say
+from pathkernel.commands.result import check_result_names, result_command
+from pathkernel.commands.run import check_task_names
 from pathkernel.jax_settings import described_flags
-from pathkernel.output import INTERRUPTED, say
-from pathkernel.result_command import check_result_names, result_command
-from pathkernel.run_command import check_task_names
 from pathkernel_core.contracts.hooks import PluginError, Plugins, load_plugins
 from pathkernel_core.contracts.result import Result
 from pathkernel_core.system.errors import PathkernelError

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from pathkernel.check_command import check
-from pathkernel.run_command import run
-from pathkernel.show_commands import plot, plugins, report, show
-from pathkernel.train_command import train
+from pathkernel.commands.check import check
+from pathkernel.commands.run import run
+from pathkernel.commands.show import plot, plugins, report, show
+from pathkernel.commands.train import train
 from pathkernel_core.contracts.hooks import hookimpl
 
 

@@ -20,9 +20,9 @@ import pandas as pd
 import pytest
 import xarray as xr
 
+from pathkernel.commands.output import print_views, say
+from pathkernel.commands.run import run, task_command
 from pathkernel.main import _with_commands, main, pathkernel
-from pathkernel.output import print_views, say
-from pathkernel.run_command import run, task_command
 from pathkernel_core import Network
 from pathkernel_core.contracts.hooks import Plugins
 from pathkernel_core.contracts.options import option
@@ -499,7 +499,7 @@ def test_no_command_is_made_for_the_version(invoke, monkeypatch):
         raise AssertionError("a command was made")
 
     monkeypatch.setattr("pathkernel.main.result_command", unwanted)
-    monkeypatch.setattr("pathkernel.run_command.task_command", unwanted)
+    monkeypatch.setattr("pathkernel.commands.run.task_command", unwanted)
     status, out, _ = invoke("--version")
     assert (status, out.split()[0]) == (0, "pathkernel,")
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pathkernel.options import options_of
-from pathkernel.run_command import Running
-from pathkernel.study_file import StudyFileError, values_of
+from pathkernel.commands.options import options_of
+from pathkernel.commands.run import Running
+from pathkernel.commands.study_file import StudyFileError, values_of
 from pathkernel_core.contracts.options import (
     Options,
     check_value,

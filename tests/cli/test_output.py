@@ -6,7 +6,7 @@ import warnings
 import pandas as pd
 import pytest
 
-from pathkernel.output import print_views, say
+from pathkernel.commands.output import print_views, say
 from pathkernel_datasets.errors import StudyWarning
 from pathkernel_views.table import Table
 

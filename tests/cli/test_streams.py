@@ -25,7 +25,7 @@ PRINTING = """
 import sys
 import click
 from pathkernel import main, start
-from pathkernel.output import print_views
+from pathkernel.commands.output import print_views
 import pandas as pd
 from pathkernel_views.table import Table
 table = Table("t", "title", pd.DataFrame({"a": ["σ²"]}), {"a": "{a}"})

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from pathkernel.commands.study_file import StudyFileError, _toml, read_study, study_toml
 from pathkernel.main import main
-from pathkernel.study_file import StudyFileError, _toml, read_study, study_toml
 from pathkernel_core import QueryKey
 from pathkernel_datasets.folder.reading import open_folder
 from pathkernel_datasets.results.stored_study import StoredStudy

@@ -17,9 +17,9 @@ import pytest
 import xarray as xr
 from chromium import FOUND, Chromium
 
+from pathkernel.commands.study_file import study_command
 from pathkernel.main import main
 from pathkernel.plugin import pathkernel_commands
-from pathkernel.study_file import study_command
 from pathkernel_analyses.plugin import pathkernel_analyses
 from pathkernel_core.contracts.hooks import Plugins
 from pathkernel_core.contracts.result import Result

@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-from pathkernel.command_groups import Command
-from pathkernel.output import Record, make_folder, say, start_record
+from pathkernel.commands.groups import Command
+from pathkernel.commands.output import Record, make_folder, say, start_record
 
 OPTIONS = ("json", "csv")
 """Names of the options that every such command has."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pathkernel.options import folder_argument, options_of
+from pathkernel.commands.options import folder_argument, options_of
 from pathkernel_core.contracts.hooks import Plugins, UnknownNameError, unknown_name
 from pathkernel_core.contracts.options import Options, declared_options, option
 from pathkernel_core.contracts.result import Result

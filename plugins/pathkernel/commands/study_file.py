@@ -10,7 +10,7 @@ from dataclasses import Field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pathkernel.options import entries_of_text, flags_of, offered_options, value_of_text
+from pathkernel.commands.options import entries_of_text, flags_of, offered_options, value_of_text
 from pathkernel_core.contracts.hooks import unknown_name
 from pathkernel_core.contracts.options import (
     check_value,

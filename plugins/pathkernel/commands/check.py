@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from pathkernel.options import folder_argument
-from pathkernel.output import current_record, say
-from pathkernel.tables_command import TablesCommand
+from pathkernel.commands.options import folder_argument
+from pathkernel.commands.output import current_record, say
+from pathkernel.commands.tables import TablesCommand
 
 
 @click.command(cls=TablesCommand, params=[folder_argument])

@@ -12,9 +12,9 @@ from typing import Any
 
 import click
 
-from pathkernel.command_groups import Command
-from pathkernel.options import all_option, options_of, out_option
-from pathkernel.output import (
+from pathkernel.commands.groups import Command
+from pathkernel.commands.options import all_option, options_of, out_option
+from pathkernel.commands.output import (
     current_record,
     figure_folder,
     make_folder,
@@ -22,9 +22,9 @@ from pathkernel.output import (
     say,
     write_charts,
 )
-from pathkernel.selected_parts import SELECTION, STUDY, SelectedParts
-from pathkernel.study_file import study_command, study_toml
-from pathkernel.tables_command import TablesCommand
+from pathkernel.commands.selected_parts import SELECTION, STUDY, SelectedParts
+from pathkernel.commands.study_file import study_command, study_toml
+from pathkernel.commands.tables import TablesCommand
 from pathkernel_core.contracts.hooks import Plugins
 from pathkernel_core.contracts.options import Options, option
 

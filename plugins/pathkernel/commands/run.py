@@ -10,24 +10,24 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from pathkernel.command_groups import SuggestingGroup
-from pathkernel.jax_settings import prepare_jax
-from pathkernel.options import (
+from pathkernel.commands.groups import SuggestingGroup
+from pathkernel.commands.options import (
     Figures,
     check_names,
     help_of,
     offered_options,
     options_of,
 )
-from pathkernel.output import (
+from pathkernel.commands.output import (
     figure_folder,
     leave_interrupted,
     print_views,
     say,
     write_charts,
 )
-from pathkernel.study_file import SUFFIX, StudyFileError, read_study, values_of
-from pathkernel.tables_command import TablesCommand
+from pathkernel.commands.study_file import SUFFIX, StudyFileError, read_study, values_of
+from pathkernel.commands.tables import TablesCommand
+from pathkernel.jax_settings import prepare_jax
 from pathkernel_core.contracts.hooks import Plugins, UnknownNameError
 from pathkernel_core.contracts.options import option, takes_several
 from pathkernel_core.contracts.task import Task

@@ -8,8 +8,7 @@ from typing import Any
 
 import click
 
-from pathkernel.jax_settings import prepare_jax
-from pathkernel.options import (
+from pathkernel.commands.options import (
     Figures,
     all_option,
     check_names,
@@ -18,7 +17,7 @@ from pathkernel.options import (
     options_of,
     out_option,
 )
-from pathkernel.output import (
+from pathkernel.commands.output import (
     figure_folder,
     leave_interrupted,
     make_folder,
@@ -26,8 +25,9 @@ from pathkernel.output import (
     say,
     write_charts,
 )
-from pathkernel.selected_parts import views_of_values
-from pathkernel.tables_command import TablesCommand
+from pathkernel.commands.selected_parts import views_of_values
+from pathkernel.commands.tables import TablesCommand
+from pathkernel.jax_settings import prepare_jax
 from pathkernel_core.contracts.hooks import Plugins
 from pathkernel_core.contracts.options import declared_options
 from pathkernel_core.contracts.result import Result

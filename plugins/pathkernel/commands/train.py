@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pathkernel.command_groups import Command, SuggestingGroup
+from pathkernel.commands.groups import Command, SuggestingGroup
+from pathkernel.commands.options import help_of, options_of
+from pathkernel.commands.output import INTERRUPTED, say
 from pathkernel.jax_settings import prepare_jax
-from pathkernel.options import help_of, options_of
-from pathkernel.output import INTERRUPTED, say
 from pathkernel_core.system.extras import import_extra
 from pathkernel_one_shot.settings import DEFAULT, OF_PRESETS, PRESETS, Training, preset
 
