@@ -243,8 +243,8 @@ def check_kernel(
     --------
     >>> import numpy as np
     >>> import pathkernel as pk
-    >>> pk.check_kernel("relu")
-    >>> pk.check_kernel(
+    >>> pk.plugins.check_kernel("relu")
+    >>> pk.plugins.check_kernel(
     ...     lambda k_ab, k_aa, k_bb: np.exp(-(k_aa + k_bb) / 2) * np.cosh(k_ab), np.cos
     ... )
     """

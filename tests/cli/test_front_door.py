@@ -94,6 +94,9 @@ def test_every_name_is_in_one_namespace():
     listed = [name for namespace in names.PUBLIC for name in names.every_name(namespace)]
     assert len(listed) == len(set(listed))
     assert set(pathkernel_core.__all__) <= set(listed)
+    sections = [section for namespace in names.PUBLIC.values() for section in namespace.values()]
+    written = [name for section in sections for own in section.values() for name in own]
+    assert not set(written) & set(pathkernel_core.__all__), "declared by the core: write '*'"
 
 
 @pytest.mark.parametrize("namespace", NAMESPACES)
