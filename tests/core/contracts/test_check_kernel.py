@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-import pathkernel_core as pk
+from pathkernel_core.contracts.testing import check_kernel
 from pathkernel_core.energy.token_kernels import TOKEN_KERNELS
 from pathkernel_core.energy.token_kernels.relu import relu_kernel
 
@@ -16,13 +16,13 @@ def cosine(k_ab, k_aa, k_bb):
 
 @pytest.mark.parametrize("name", TOKEN_KERNELS)
 def test_named_kernels_are_those_of_their_activation_functions(name):
-    pk.check_kernel(name)
+    check_kernel(name)
 
 
 def test_right_kernels_pass():
-    pk.check_kernel(cosine, np.cos)
-    pk.check_kernel(relu_kernel, lambda u: np.maximum(u, 0))
-    pk.check_kernel(lambda k_ab, k_aa, k_bb: k_ab**3 + k_ab + 0.1 * k_aa * k_bb)
+    check_kernel(cosine, np.cos)
+    check_kernel(relu_kernel, lambda u: np.maximum(u, 0))
+    check_kernel(lambda k_ab, k_aa, k_bb: k_ab**3 + k_ab + 0.1 * k_aa * k_bb)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_right_kernels_pass():
 )
 def test_no_kernels_are_refused(kernel, message):
     with pytest.raises(AssertionError, match=message):
-        pk.check_kernel(kernel)
+        check_kernel(kernel)
 
 
 @pytest.mark.parametrize(
@@ -52,9 +52,9 @@ def test_no_kernels_are_refused(kernel, message):
 )
 def test_kernels_of_another_layer_are_refused(kernel, activation):
     with pytest.raises(AssertionError, match=r"random layer of 1048576 units|semidefinite"):
-        pk.check_kernel(kernel, activation)
+        check_kernel(kernel, activation)
 
 
 def test_an_unknown_name_is_refused():
     with pytest.raises(ValueError, match='must be "linear", "relu", "erf" or a function'):
-        pk.check_kernel("tanh")
+        check_kernel("tanh")
