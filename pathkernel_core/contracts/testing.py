@@ -242,9 +242,9 @@ def check_kernel(
     Examples
     --------
     >>> import numpy as np
-    >>> import pathkernel as pk
-    >>> pk.check_kernel("relu")
-    >>> pk.check_kernel(
+    >>> from pathkernel_core.contracts.testing import check_kernel
+    >>> check_kernel("relu")
+    >>> check_kernel(
     ...     lambda k_ab, k_aa, k_bb: np.exp(-(k_aa + k_bb) / 2) * np.cosh(k_ab), np.cos
     ... )
     """
