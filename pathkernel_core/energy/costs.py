@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-Form = Literal["examples", "features", "kernels"]
+FormName = Literal["examples", "features", "kernels"]
 
 BLOCK = 128  # paths whose features example space mixes at once
 WHITENED = 2**24  # elements of whitened features that it holds at once, 128 MiB in float64
@@ -107,12 +107,12 @@ def evaluation_seconds(form: str, sizes: Sizes, points: int = 1) -> float:
     return sum(rate * count for rate, count in zip(RATES[form], operations(form, sizes, points)))
 
 
-def cheapest_form(sizes: Sizes, points: int = 1) -> Form:
+def cheapest_form(sizes: Sizes, points: int = 1) -> FormName:
     """Form of the energy with the fastest evaluations, some of which share the kernels.
 
     They are evaluations of so many points together.
     """
-    seconds: dict[Form, float] = {
+    seconds: dict[FormName, float] = {
         "examples": evaluation_seconds("examples", sizes),
         "features": evaluation_seconds("features", sizes),
     }

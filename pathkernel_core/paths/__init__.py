@@ -1,5 +1,5 @@
 """The network, its attention, and inputs along its paths (Eq. 3, 7, 10, 13).
 
-It imports the packages below it, ``arrays`` and ``system``. Begin with
-:mod:`pathkernel_core.paths.network`.
+It imports ``arrays`` and ``system``. Begin with :mod:`pathkernel_core.paths.network`. A new
+attention layer is a class in ``layers``; to be learned it also needs its gradient in ``pullback``.
 """

@@ -1,1 +1,4 @@
-"""One experiment in one place: image archives, episodes, the task, and training by descent."""
+"""One experiment: image archives, episodes, the task, and training by gradient descent.
+
+It imports tasks, views and ``pathkernel_trained``. Begin with :mod:`pathkernel_one_shot.task`.
+"""

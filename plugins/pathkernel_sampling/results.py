@@ -312,7 +312,7 @@ class NextOrder(_AtPoints):
         points = self.points(study)
         with study.mapping(self.jobs, self.scheduler) as map_parts:
             missing = [point for point in points if not study.holds(f"{self.name}/{point}")]
-            corrections = map_parts(partial(correct.corrected, study), missing)
+            corrections = map_parts(partial(correct.compute_correction, study), missing)
             for count, point in enumerate(missing):
                 report(Progress(count, len(missing), point.description))
                 yield str(point), next(corrections)

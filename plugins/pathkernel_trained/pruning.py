@@ -26,7 +26,7 @@ from pathkernel_pruning.heads.heads import are_removable
 from pathkernel_pruning.heads.measuring import refitted_order
 from pathkernel_pruning.heads.orders import compare_orders, orders_of, removed_heads
 from pathkernel_pruning.heads.removal_games import EXACT_PLAYERS
-from pathkernel_pruning.heads.scores import score_name
+from pathkernel_pruning.heads.score_table import score_name
 from pathkernel_tasks.heads_file import heads_digest
 from pathkernel_trained.checkpoint import read_checkpoint, read_network, save_checkpoint
 from pathkernel_trained.evaluator import PathEvaluator, PathOutputs, path_outputs

@@ -14,7 +14,7 @@ from pathkernel_core.system.text import number
 from pathkernel_pruning.heads.correlation import spearman
 from pathkernel_pruning.heads.order_views import order_views
 from pathkernel_pruning.heads.orders import orders_of, removed_heads
-from pathkernel_pruning.heads.scores import score_name
+from pathkernel_pruning.heads.score_table import score_name
 from pathkernel_views.chart import Chart, NothingToPlot
 from pathkernel_views.table import Table, frame_of
 

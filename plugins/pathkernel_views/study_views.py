@@ -90,9 +90,9 @@ def study_charts(
 
     def chart_of(name: str, *arguments: Any) -> Callable[[], alt.TopLevelMixin]:
         def draw() -> alt.TopLevelMixin:
-            from pathkernel_views.study_pictures import StudyPictures
+            from pathkernel_views.study_charts import StudyCharts
 
-            return getattr(StudyPictures(study, temperature, seed, still), name)(*arguments)
+            return getattr(StudyCharts(study, temperature, seed, still), name)(*arguments)
 
         return draw
 

@@ -14,8 +14,11 @@ import pathkernel_core as pk
 
 pytestmark = pytest.mark.version
 
+WITH_TORCH = "pathkernel_core.prediction.differentiable"
 MODULES = ["pathkernel_core"] + [
-    f"pathkernel_core.{module.name}" for module in pkgutil.iter_modules(pk.__path__)
+    module.name
+    for module in pkgutil.walk_packages(pk.__path__, "pathkernel_core.")
+    if module.name != WITH_TORCH
 ]
 
 
@@ -53,10 +56,13 @@ def test_public_names():
 def test_examples_in_docstrings_run(name):
     module = importlib.import_module(name)
     assert inspect.getdoc(module)
-    if name == "pathkernel_core.prediction.differentiable":
-        pytest.importorskip("torch")
     results = doctest.testmod(module, optionflags=doctest.NORMALIZE_WHITESPACE)
     assert results.failed == 0
+
+
+def test_examples_with_pytorch_run():
+    pytest.importorskip("torch")
+    test_examples_in_docstrings_run(WITH_TORCH)
 
 
 def test_a_start_to_finish_run_on_any_library(library, generator):

@@ -27,7 +27,7 @@ from pathkernel_one_shot.task import OneShotImages
 from pathkernel_one_shot.tokens import label_vectors
 from pathkernel_pruning.heads.heads import removal_order
 from pathkernel_pruning.heads.orders import removed_heads
-from pathkernel_pruning.heads.scores import score_name
+from pathkernel_pruning.heads.score_table import score_name
 from pathkernel_trained.checkpoint import Checkpoint, read_checkpoint, save_checkpoint
 from pathkernel_trained.evaluator import path_outputs
 from pathkernel_trained.network import NetworkShape, initial_weights

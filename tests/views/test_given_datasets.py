@@ -15,7 +15,7 @@ from pathkernel_datasets.selection.finite_width_gain import finite_width_gain
 from pathkernel_datasets.selection.selection import Selection
 from pathkernel_datasets.testing import SMALL_STUDY
 from pathkernel_datasets.variables.swept_option import by_value
-from pathkernel_views import study_pictures
+from pathkernel_views import study_charts
 from pathkernel_views.report import write_report
 from pathkernel_views.study_tables import study_frame
 from pathkernel_views.study_views import still_charts, study_views
@@ -40,8 +40,8 @@ def folders(tmp_path_factory):
 def show_frames(monkeypatch):
     """Make charts the frames that they would show: Altair takes long."""
     for name in ("lines", "heatmaps", "bars", "network"):
-        monkeypatch.setattr(study_pictures, name, lambda frame, *_, **__: frame)
-    monkeypatch.setattr(study_pictures, "chart_grid", lambda *frames: pd.concat(frames))
+        monkeypatch.setattr(study_charts, name, lambda frame, *_, **__: frame)
+    monkeypatch.setattr(study_charts, "chart_grid", lambda *frames: pd.concat(frames))
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ import xarray as xr
 from pathkernel_core.paths.heads import every_head, head_label
 from pathkernel_pruning.heads.measuring import refitted_order
 from pathkernel_pruning.heads.orders import RANDOM, orders_of, removed_sets
-from pathkernel_pruning.heads.scores import score_name
+from pathkernel_pruning.heads.score_table import score_name
 from pathkernel_views.chart import Chart
 from pathkernel_views.table import Table, frame_of, labelled_frame
 

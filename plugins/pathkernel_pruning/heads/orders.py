@@ -23,7 +23,7 @@ from pathkernel_pruning.heads.measuring import (
 )
 from pathkernel_pruning.heads.order_variables import ORDER_VARIABLES
 from pathkernel_pruning.heads.removals import best_removed, removed_at_random, removed_by_score
-from pathkernel_pruning.heads.scores import check_known, score_table
+from pathkernel_pruning.heads.score_table import check_known, score_table
 
 RANDOM_ORDERS, RESAMPLES = 200, 2000
 FIRST = "first order"

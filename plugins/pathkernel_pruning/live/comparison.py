@@ -13,7 +13,7 @@ from pathkernel_core.system.progress import Report
 from pathkernel_datasets.run.progress_bar import supervised
 from pathkernel_datasets.variables.head_axis import Scores, score_array
 from pathkernel_pruning.heads.orders import RANDOM_ORDERS, RESAMPLES, compare_orders
-from pathkernel_pruning.heads.scores import check_finite
+from pathkernel_pruning.heads.score_table import check_finite
 from pathkernel_pruning.live.evaluations import Evaluations, Measure, Refit, host_array
 
 

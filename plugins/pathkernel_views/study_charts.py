@@ -59,7 +59,7 @@ _TITLES = {
 
 
 @dataclass(frozen=True)
-class StudyPictures:
+class StudyCharts:
     """Altair charts of a study, with switches for its option, temperature and seed.
 
     With ``still`` they contain only the initial temperature and seed.
