@@ -289,5 +289,5 @@ def test_gradients_near_a_crossing_say_whose_they_are(markov):
     )
     assert solution.close_minima, "no width of these is near the crossing"
     assert "Close minima" in solution.note
-    with pytest.warns(pk.CloseMinimaWarning, match="branch"):
+    with pytest.warns(pk.CloseMinimaWarning, match="state of the lowest"):
         pk.differentiable_solution(xi, labels, solution.network, 0.01)

@@ -3,7 +3,6 @@
 import json
 import multiprocessing
 import os
-import pickle
 import shutil
 import signal
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 import zarr
 from folders import content
+from pickling_workers import Pickling
 
 from pathkernel_core.contracts.task import Examples, Realisation, Task, option
 from pathkernel_core.paths.layers import AttentionProduct
@@ -55,13 +55,6 @@ class Signs(Task):
         inputs = generator.standard_normal((self.examples, 4, 3))
         examples = Examples(inputs, np.sign(inputs.sum(axis=(1, 2))))
         return Realisation([heads], "mean", examples, {"test": examples})
-
-
-class Pickling(ThreadPoolExecutor):
-    """Workers in this process, which get copies as those elsewhere do."""
-
-    def submit(self, function, /, *arguments):
-        return super().submit(*pickle.loads(pickle.dumps((function, *arguments))))
 
 
 def jobs_of(asked, path):

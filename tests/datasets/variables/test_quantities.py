@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from noisy_task import Noisy
 from small_task import Small
 from test_analyses import Trace, run
-from test_targets import Noisy
 
 import pathkernel_core as pk
 from pathkernel_core.contracts.analysis import Variable

@@ -22,7 +22,7 @@ import xarray as xr
 pytest.importorskip("blackjax")
 pytest.importorskip("arviz_stats")
 
-from test_workers import Pickling
+from pickling_workers import Pickling
 
 from pathkernel.main import main
 from pathkernel_core import Examples, QueryKey, Realisation, Task

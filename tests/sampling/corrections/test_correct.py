@@ -9,8 +9,8 @@ import xarray as xr
 pytest.importorskip("blackjax")
 pytest.importorskip("arviz_stats")
 
-from test_targets import Noisy
-from test_workers import Pickling
+from noisy_task import Noisy
+from pickling_workers import Pickling
 
 from pathkernel.main import main
 from pathkernel_core import (
