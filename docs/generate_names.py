@@ -47,7 +47,7 @@ INTRODUCTIONS = {
         'These names need ``pip install ".[torch]"``. :doc:`/capture` is the guide.'
     ),
     "From a model to a smaller one": (
-        'These names need ``pip install ".[torch]"``. :doc:`/capture` is the guide.'
+        'These names need ``pip install ".[torch]"``. :doc:`/smaller-models` is the guide.'
     ),
     CLASSES: (
         '``pk.run_result(pk.Samples(widths=(10,)), "study")`` computes a result and stores it in\n'
