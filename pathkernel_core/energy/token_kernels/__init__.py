@@ -1,7 +1,7 @@
 """Kernels of tokens by name: a file for each, and a line of the table.
 
 It imports ``arrays`` alone. Begin with :mod:`pathkernel_core.energy.token_kernels.relu`, the
-pattern of a new one, which :func:`pathkernel_core.check_kernel` tests.
+pattern of a new one, which :func:`pathkernel.plugins.check_kernel` tests.
 """
 
 from collections.abc import Mapping
