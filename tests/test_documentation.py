@@ -149,7 +149,7 @@ def test_readme_is_read_in_a_minute():
     assert len([line for line in example.splitlines() if line]) <= 6
 
 
-def test_readme_removes_heads_of_a_model(tmp_path, monkeypatch, capsys):
+def test_readme_removes_heads_of_a_model(tmp_path, monkeypatch):
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     monkeypatch.chdir(tmp_path)
@@ -164,9 +164,8 @@ def test_readme_removes_heads_of_a_model(tmp_path, monkeypatch, capsys):
     }
     (example,) = code_blocks("README.md", "python")
     exec(example, namespace)
-    assert int(pathkernel.list_heads(model).heads.sum()) == 24 - 18
+    assert int(pathkernel.list_heads(namespace["model"]).heads.sum()) == 24 - 18
     assert (tmp_path / "smaller" / "model.safetensors").exists()
-    assert len(capsys.readouterr().out.splitlines()) >= 3
 
 
 @pytest.mark.version
