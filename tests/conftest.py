@@ -124,7 +124,7 @@ def _needs_torch(item):
 
 @functools.cache
 def _asks_for_torch(part, indented):
-    asking = rf"^{indented}[^#\n]*importorskip\(\"torch\""
+    asking = rf"^{indented}[^#\s][^#\n]*importorskip\(\"torch\""
     return re.search(asking, inspect.getsource(part), flags=re.MULTILINE) is not None
 
 

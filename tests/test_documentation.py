@@ -284,6 +284,7 @@ def smaller_model(tmp_path, monkeypatch, capsys):
     return namespace
 
 
+@pytest.mark.torch
 def test_page_of_smaller_models(smaller_model, tmp_path):
     _, saving, _, comparison = code_blocks("docs/smaller-models.md", "python")
     assert pathkernel.list_heads(smaller_model["model"]).heads.sum() == 54
@@ -295,6 +296,7 @@ def test_page_of_smaller_models(smaller_model, tmp_path):
     assert (tmp_path / "figures" / "removed.png").stat().st_size > 10_000
 
 
+@pytest.mark.torch
 def test_page_of_the_captured_model(smaller_model, capsys):
     scored, switched_off, tangent, study = code_blocks("docs/capture.md", "python")
     exec(scored, smaller_model)
