@@ -10,6 +10,6 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLI
 os.environ.setdefault("JAX_ENABLE_X64", "1")
 
 from pathkernel.compiler_flags import accepted_flags  # noqa: E402
+from pathkernel.jax_settings import ONE_CORE  # noqa: E402
 
-_FLAGS = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
-os.environ["XLA_FLAGS"], _ = accepted_flags(os.environ.get("XLA_FLAGS", _FLAGS))
+os.environ["XLA_FLAGS"], _ = accepted_flags(os.environ.get("XLA_FLAGS", ONE_CORE))

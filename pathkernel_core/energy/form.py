@@ -174,8 +174,8 @@ class Form(ABC):
         temperature : float
         """
         raise ValueError(
-            "second derivatives of the energy of independent branches are not computed; they need "
-            "the form of a network with shared=True"
+            f"the form {self.name!r} does not give second derivatives of the energy; build Problem "
+            'with space="examples" or space="features"'
         )
 
     def input_gradient(
@@ -196,7 +196,10 @@ class Form(ABC):
         ValueError
             If there are no inputs.
         """
-        raise ValueError("solution is of given kernels, which have no inputs to differentiate by")
+        raise ValueError(
+            f"the form {self.name!r} does not give gradients with respect to inputs; build Problem "
+            'with space="examples" or space="features"'
+        )
 
     @abstractmethod
     def explained_labels(

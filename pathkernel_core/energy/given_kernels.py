@@ -35,7 +35,7 @@ from pathkernel_core.arrays.backend import (
     to_host,
 )
 from pathkernel_core.arrays.products import matmul
-from pathkernel_core.energy.form import EnergyCurvature
+from pathkernel_core.energy.form import EnergyCurvature, InputGradient, Predictor
 from pathkernel_core.energy.kernel_batches import SharedKernels
 from pathkernel_core.energy.kernel_energy import kernel_energy, multiplicities
 from pathkernel_core.energy.kernel_index import KernelIndex, PairIndex, index_of
@@ -143,8 +143,17 @@ class GivenKernels(SharedKernels):
     def curvature(self, factor: np.ndarray, temperature: float) -> EnergyCurvature:
         """Second derivatives of the energy at U_1 = factor factorᵀ, see :meth:`Form.curvature`."""
         if not self.has_pairs:
-            return super().curvature(factor, temperature)
+            raise ValueError(
+                "second derivatives of the energy of independent branches are not computed; they "
+                "need the form of a network with shared=True"
+            )
         return _PairCurvature(self, factor, temperature)
+
+    def input_gradient(
+        self, posterior: Predictor, factor: np.ndarray, basis: Array | None
+    ) -> InputGradient:
+        """Refuse: given kernels have no inputs."""
+        raise ValueError("solution is of given kernels, which have no inputs to differentiate by")
 
     def label_spectrum(self, scales: np.ndarray) -> LabelSpectrum:
         """Labels along the eigenvectors of Σ_π c² C_ππ, for coefficients c (n,) of paths."""

@@ -10,7 +10,9 @@ from pathlib import Path
 
 from pathkernel.compiler_flags import refusal, remembered_flags
 
-_ONE_CORE = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+ONE_CORE = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+"""Flags of the compiler with which JAX computes on one core."""
+
 _LARGEST_CACHE = 2**28  # bytes
 
 _logger = logging.getLogger("pathkernel.jax_settings")
@@ -20,12 +22,12 @@ def prepare_jax(threads: int = 1) -> None:
     """Make JAX compute in float64, on one core if asked for, and keep what it compiled.
 
     It must not be imported yet. What the user's environment says stands, unless the installed
-    compiler would end the process for it: flags that it does not know are left out.
-    A log message names them.
+    compiler would end the process for it: flags that it does not know are left out. A log message
+    names them.
     """
     os.environ.setdefault("JAX_ENABLE_X64", "1")
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
-    _set_flags(_ONE_CORE if threads == 1 else "")
+    _set_flags(ONE_CORE if threads == 1 else "")
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ and (folder := _compilation_folder()):
         os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder)
         os.environ.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", str(_LARGEST_CACHE))
@@ -34,7 +36,7 @@ def prepare_jax(threads: int = 1) -> None:
 
 def described_flags() -> str:
     """Describe the flags with which commands have XLA compile, in one line."""
-    accepted, refused = remembered_flags(os.environ.get("XLA_FLAGS", _ONE_CORE), _cache())
+    accepted, refused = remembered_flags(os.environ.get("XLA_FLAGS", ONE_CORE), _cache())
     return f"XLA_FLAGS: {accepted or 'none'}" + (f"; {refusal(refused)}" if refused else "")
 
 
