@@ -28,8 +28,6 @@ _MOST_LAYERS = 1000  # that a configuration may ask for, if the weights have few
 # keys by which a configuration has transformers load code or weights from elsewhere
 _FOREIGN = re.compile("auto_map|implementation|quantization_config|use_kernels|custom_pipelines")
 _TIMM_OPTIONS = ("num_classes", "in_chans", "img_size", "global_pool")
-_SIMPLE = (bool, int, float, str, tuple, type(None))
-_PASSING = {"training", "fused_attn", "grad_checkpointing"}  # attributes that change no output
 _RANDOM = re.compile(
     r"(trunc_|log_)?normal_|uniform_|orthogonal_|sparse_|(kaiming|xavier)_(normal|uniform)_"
     r"|bernoulli_|cauchy_|exponential_|geometric_|random_"
@@ -108,7 +106,7 @@ def recipe_of(model: nn.Module) -> Recipe | None:
     """Describe a model of transformers or timm, or return None if it is another.
 
     A model of timm has the options that it tells; with further ones it differs from the model that
-    is built, see :func:`are_alike`.
+    is built.
     """
     kind = type(model)
     transformers = sys.modules.get("transformers")  # else the model is none of its classes
@@ -125,8 +123,8 @@ def recipe_of(model: nn.Module) -> Recipe | None:
     name = pretrained.get("architecture") if isinstance(pretrained, Mapping) else None
     if not isinstance(name, str) or not timm.is_model(name):
         return None
-    usual = _timm_options(Recipe("timm", name).build())
-    told = _timm_options(model).items()
+    usual = timm_options(Recipe("timm", name).build())
+    told = timm_options(model).items()
     return Recipe("timm", name, {key: value for key, value in told if value != usual.get(key)})
 
 
@@ -196,7 +194,7 @@ def _library(name: str) -> Any:
         ) from None
 
 
-def _timm_options(model: nn.Module) -> dict[str, Any]:
+def timm_options(model: nn.Module) -> dict[str, Any]:
     """Arguments of ``timm.create_model`` as a model tells them."""
     patches = getattr(model, "patch_embed", None)
     told = {
@@ -236,33 +234,6 @@ def passing_buffers(model: nn.Module) -> dict[str, Tensor]:
 def shapes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
     """Shapes in the state of a model."""
     return {name: tuple(value.shape) for name, value in model.state_dict().items()}
-
-
-def are_alike(built: nn.Module, model: nn.Module, library: str) -> bool:
-    """Whether a model that was built has the structure of another.
-
-    In models of timm, whose options no configuration stores, all attributes of all modules that
-    are numbers or texts must be the same.
-    """
-    # some models exchange their attention in a forward pass, as BigBird for short sequences
-    if shapes_of(built) != shapes_of(model) or _classes(built) != _classes(model):
-        return False
-    return library == "transformers" or _attributes(built) == _attributes(model)
-
-
-def _classes(model: nn.Module) -> list[tuple[str, str]]:
-    return [(name, type(module).__name__) for name, module in model.named_modules()]
-
-
-def _attributes(model: nn.Module) -> list[dict[str, Any]]:
-    return [
-        {
-            name: value
-            for name, value in vars(module).items()
-            if isinstance(value, _SIMPLE) and name not in _PASSING
-        }
-        for module in model.modules()
-    ]
 
 
 def changed_configuration(model: nn.Module, whole: list[tuple[int, int]]) -> Any:

@@ -6,45 +6,45 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from pathkernel_core.system.atomic import replacing_folder
+from pathkernel_core.system.errors import PathkernelError
 from pathkernel_core.system.local_files import check_local, is_damage, open_regular
 from pathkernel_core.system.memory import check_memory
 from pathkernel_core.system.text import printable
 from pathkernel_models.errors import CaptureError
 from pathkernel_models.families import AttentionModule, attention_modules
+from pathkernel_pruning.live.content import Content, has_place, stored_name
 from pathkernel_pruning.live.rebuilding import (
     Recipe,
-    are_alike,
     changed_configuration,
     configuration,
     passing_buffers,
     recipe_of,
     shapes_of,
-    tied_names,
 )
+from pathkernel_pruning.live.reproduction import check_library, check_reproduction
 from pathkernel_pruning.live.smaller import Removals, removals_of, removed_again
+from pathkernel_pruning.live.structure import LIBRARIES, Structure, structure_of
+from pathkernel_pruning.live.wrappers import without_wrappers
 
 FORMAT = "pathkernel model 1"
 
-_DESCRIPTION, _WEIGHTS = "pathkernel.json", "model.safetensors"
+_DESCRIPTION, _WEIGHTS, _PASSING = "pathkernel.json", "model.safetensors", "buffers.safetensors"
 _CONFIGURATION, _GENERATION = "config.json", "generation_config.json"
-_FILES = {_DESCRIPTION, _WEIGHTS, _CONFIGURATION, _GENERATION}
+_FILES = {_DESCRIPTION, _WEIGHTS, _PASSING, _CONFIGURATION, _GENERATION}
 _LONGEST = 2**24  # bytes of a JSON file
 _MOST_HEADS = 2**16  # of a layer
 _RESTORE = "restore the folder from a copy, or save the model again"
 _GIVE = "give the model that was saved, built whole as before heads were taken out"
-_FLOATS = {str(dtype): dtype for dtype in (torch.float64, torch.float32, torch.float16)}
-_FLOATS[str(torch.bfloat16)] = torch.bfloat16
 
 
 @dataclass(frozen=True)
@@ -62,12 +62,18 @@ class SavedModel:
     loaded_by : {"from_pretrained", "load_model", "load_model with model="}
         The first that can load the folder: the model's library itself;
         :func:`load_model`; or :func:`load_model` with a freshly built whole model.
+        ``"from_pretrained"`` has been tried.
+    changes : tuple of str
+        What a model built from the configuration lacks, by names of modules, such as an activation
+        that was exchanged: the model given to :func:`load_model` must have it. Of classes whose
+        building is not known, the hooks of their modules.
     """
 
     folder: Path
     taken_out: tuple[str, ...]
     zero: tuple[str, ...]
     loaded_by: str
+    changes: tuple[str, ...] = ()
 
 
 @dataclass
@@ -75,33 +81,39 @@ class _Description:
     """Content of ``pathkernel.json``."""
 
     kind: str
-    sha256: str
+    structure: Structure
+    sha256: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    changes: tuple[str, ...] = ()
     library: str | None = None
     name: str = ""
     options: dict[str, Any] = field(default_factory=dict)
     removals: dict[str, Removals] = field(default_factory=dict)
     tied: dict[str, str] = field(default_factory=dict)
-    buffers: dict[str, str] = field(default_factory=dict)
 
     def to_json(self, saved: SavedModel) -> dict[str, Any]:
-        libraries = ["pathkernel", "torch", *([self.library] if self.library else [])]
         layers = {
             name: {"heads": entry.count, "left": entry.left, "widths": entry.widths}
             for name, entry in self.removals.items()
         }
+        modules = self.structure.modules
+        kinds = [*{json.dumps(texts): texts for texts in modules.values()}.values()]
         return {
             "format": FORMAT,
             "class": self.kind,
             "library": self.library,
             "name": self.name,
             "options": self.options,
-            "versions": {name: version(name) for name in libraries},
+            "versions": _versions(),
             "loaded_by": saved.loaded_by,
+            "changes": saved.changes,
             "taken_out": saved.taken_out,
             "zero": saved.zero,
             "layers": layers,
             "tied": self.tied,
-            "buffers": self.buffers,
+            "kinds": kinds,  # of modules, many of which are alike
+            "modules": {name: kinds.index(texts) for name, texts in modules.items()},
+            "tensors": sorted(self.structure.tensors),
             "sha256": self.sha256,
         }
 
@@ -123,21 +135,43 @@ class _Description:
             if len(left) != len(widths) or not {*map(type, widths)} <= {bool}:
                 raise ValueError(f"removals of layer {name!r:.40}")
             removals[name] = Removals(layer["heads"], tuple(map(tuple, left)), tuple(widths))
-        if not {*content["buffers"].values()} <= {*_FLOATS}:
-            raise ValueError("types of buffers")
-        texts = [content["class"], content["name"], content["sha256"]]
-        if not all(isinstance(text, str) for text in (*texts, *content["tied"].values())):
+        kinds, tensors = content["kinds"], content["tensors"]
+        modules = {name: kinds[index] for name, index in content["modules"].items()}
+        texts = [content["class"], content["name"], *content["changes"], *tensors]
+        for mapping in ("sha256", "versions", "tied"):
+            texts += content[mapping].values()
+        for module in modules.values():
+            texts += [module["class"], *module.values()]
+        if not all(isinstance(text, str) for text in texts):
             raise TypeError("texts")
         return cls(
             kind=content["class"],
-            sha256=content["sha256"],
+            structure=Structure(modules, {*tensors}),
+            sha256=dict(content["sha256"]),
+            versions=dict(content["versions"]),
+            changes=tuple(content["changes"]),
             library=library,
             name=content["name"],
             options=dict(content["options"]),
             removals=removals,
             tied=dict(content["tied"]),
-            buffers=dict(content["buffers"]),
         )
+
+    def changed_libraries(self) -> set[str]:
+        """Libraries that had other versions when the model was saved; ``"python"`` among them."""
+        now = _versions()
+        return {name for name, text in self.versions.items() if text != now.get(name)} - {
+            "pathkernel"
+        }
+
+
+def _versions() -> dict[str, str]:
+    """Versions of Python and of the distributions that are installed."""
+    versions = {"python": f"{sys.version_info.major}.{sys.version_info.minor}"}
+    for name in ("pathkernel", *LIBRARIES):
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    return versions
 
 
 def save_model(model: nn.Module, folder: str | os.PathLike) -> SavedModel:
@@ -170,42 +204,76 @@ def save_model(model: nn.Module, folder: str | os.PathLike) -> SavedModel:
         as with quantised or offloaded weights.
     """
     folder = _free_folder(folder)
+    with without_wrappers(model) as inner:
+        return _save(inner, folder)
+
+
+def _save(model: nn.Module, folder: Path) -> SavedModel:
     layers = attention_modules(model)
-    tensors, tied = _state(model)
-    removals = {attention.name: removals_of(attention) for attention in layers}
-    removals = {name: entry for name, entry in removals.items() if entry.left}
-    description = _Description(f"{type(model).__module__}.{type(model).__qualname__}", "")
-    description.removals, description.tied = removals, tied
-    changed, loaded_by = None, "load_model with model="
+    content, structure = Content.of(model), structure_of(model)
+    description = _Description(f"{type(model).__module__}.{type(model).__qualname__}", structure)
+    description.tied = content.tied
+    description.removals = {attention.name: removals_of(attention) for attention in layers}
+    loaded_by, changes = "load_model with model=", structure.hooks()
     recipe = recipe_of(model)
-    if recipe is not None and (whole := _whole_layers(recipe, description, model)) is not None:
-        description.library, description.name = recipe.library, recipe.name
-        description.buffers = _buffer_types(model)
-        loaded_by = "load_model"
-        if recipe.library == "timm":
-            description.options = recipe.options
-        elif not removals:
-            loaded_by = "from_pretrained"
-        elif (changed := changed_configuration(model, whole)) is not None:
-            loaded_by = "from_pretrained"
-            description.options = recipe.options
-    saved = SavedModel(folder, *_removed_labels(layers), loaded_by)
+    if recipe is not None:
+        try:
+            whole = _rebuild(recipe, description, model, content)
+        except Exception as error:  # whatever comes of options that no recipe tells
+            changes = [" ".join(str(error).split())]
+        else:
+            loaded_by, changes = "load_model", []
+            description.library, description.name = recipe.library, recipe.name
     folder.parent.mkdir(parents=True, exist_ok=True)
     with replacing_folder(folder) as partial:
-        from safetensors.torch import save_file
-
-        save_file(tensors, partial / _WEIGHTS, metadata={"format": "pt"})
-        with open(partial / _WEIGHTS, "rb") as stream:
-            description.sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
-        if description.library == "transformers":
-            text = configuration(model) if changed is None else changed.to_json_string()
-            (partial / _CONFIGURATION).write_text(text, encoding="utf-8")
-            if getattr(model, "generation_config", None) is not None and model.can_generate():
-                text = model.generation_config.to_json_string()
-                (partial / _GENERATION).write_text(text, encoding="utf-8")
+        description.sha256[_WEIGHTS] = _write(content.tensors, partial / _WEIGHTS)
+        if content.passing:
+            description.sha256[_PASSING] = _write(content.passing, partial / _PASSING)
+        if recipe is not None and loaded_by == "load_model":
+            description.options = recipe.options
+            if recipe.library == "transformers":
+                loaded_by = _add_configuration(model, partial, description, whole)
+        saved = SavedModel(folder, *_removed_labels(layers), loaded_by, tuple(changes))
         text = json.dumps(description.to_json(saved), indent=2, allow_nan=False)
         (partial / _DESCRIPTION).write_text(f"{text}\n", encoding="utf-8")
     return saved
+
+
+def _write(tensors: dict[str, Tensor], path: Path) -> str:
+    """Write tensors to a file of safetensors, and return its checksum."""
+    from safetensors.torch import save_file
+
+    save_file(tensors, path, metadata={"format": "pt"})
+    with open(path, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _add_configuration(
+    model: Any, folder: Path, description: _Description, whole: list[tuple[int, int]]
+) -> str:
+    """Write the configurations of transformers, and return what loads the folder with them.
+
+    There is a ``config.json`` only if the library loads the same model by it, or refuses to.
+    """
+    if getattr(model, "generation_config", None) is not None and model.can_generate():
+        text = model.generation_config.to_json_string()
+        (folder / _GENERATION).write_text(text, encoding="utf-8")
+    shrunk = any(entry.left for entry in description.removals.values())
+    text, path = configuration(model), folder / _CONFIGURATION
+    changed = changed_configuration(model, whole) if shrunk else None
+    if changed is not None or not shrunk:
+        path.write_text(text if changed is None else changed.to_json_string(), encoding="utf-8")
+        try:
+            check_library(model, folder, same_sizes=not shrunk)
+        except PathkernelError:
+            path.unlink()
+        else:
+            description.options = {} if changed is None else description.options
+            return "from_pretrained"
+    if shrunk:  # shapes that the library refuses by the configuration of the whole model
+        path.write_text(text, encoding="utf-8")
+        description.options = {}
+    return "load_model"
 
 
 def load_model(folder: str | os.PathLike, model: nn.Module | None = None) -> nn.Module:
@@ -236,7 +304,9 @@ def load_model(folder: str | os.PathLike, model: nn.Module | None = None) -> nn.
     check_local(folder)
     folder = Path(folder)
     description = _description(folder)
-    shapes = _shapes(folder)
+    shapes = _shapes(folder / _WEIGHTS)
+    passing = _shapes(folder / _PASSING) if _PASSING in description.sha256 else {}
+    given, remedy = model, _GIVE
     if model is None:
         recipe = _recipe(folder, description)
         recipe.check_sizes(len(shapes))
@@ -249,12 +319,14 @@ def load_model(folder: str | os.PathLike, model: nn.Module | None = None) -> nn.
             check_memory(f"{str(folder)!r}", computed, "its configuration is damaged")
             model = recipe.build()
         remedy = _RESTORE
-    else:
-        remedy = _GIVE
-    with _taken_out(model, description, folder):
-        _check_shapes(model, description, shapes, folder, remedy)
-        _load(model, description, folder)
-    _add_generation(model, folder)
+    with without_wrappers(model) as inner:
+        with _taken_out(inner, description, folder):
+            _check_shapes(inner, description, shapes, folder, remedy)
+            _check_places(inner, passing, folder, remedy)
+            if given is not None:
+                _check_structure(inner, description, folder)
+            _read(description, folder).put_into(inner)
+        _add_generation(inner, folder)
     return model.eval()
 
 
@@ -273,44 +345,26 @@ def _free_folder(folder: str | os.PathLike) -> Path:
     return path
 
 
-def _state(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return the tensors of a model by name, each once, and the names of those tied to others."""
-    tied, tensors, pointers = tied_names(model), {}, set()
-    for name, value in model.state_dict(keep_vars=True).items():
-        plain = type(value) in (Tensor, nn.Parameter)
-        if not plain or value.is_meta or value.is_quantized or value.layout != torch.strided:
-            raise CaptureError(
-                f"{name} of {type(model).__name__} is no plain tensor in memory, as where weights "
-                "are quantised or offloaded; load the model whole, and save it then"
-            )
-        if name in tied:
-            continue
-        tensor = value.detach().cpu().contiguous()
-        # a safetensors file does not hold the same memory twice
-        tensors[name] = tensor.clone() if tensor.data_ptr() in pointers else tensor
-        pointers.add(tensor.data_ptr())
-    return tensors, tied
+def _rebuild(
+    recipe: Recipe, description: _Description, model: nn.Module, content: Content
+) -> list[tuple[int, int]]:
+    """Build a model again from its recipe; heads and groups of all layers of the whole one.
 
-
-def _whole_layers(
-    recipe: Recipe, description: _Description, model: nn.Module
-) -> list[tuple[int, int]] | None:
-    """Heads and groups of all layers of the whole model; None if it is not built from a recipe."""
-    try:
-        built = recipe.build_sketch()
-        whole = [(attention.heads, attention.groups) for attention in attention_modules(built)]
-        with removed_again(built, description.removals):
-            return whole if are_alike(built, model, recipe.library) else None
-    except Exception:  # whatever comes of options that no recipe tells
-        return None
-
-
-def _buffer_types(model: nn.Module) -> dict[str, str]:
-    """Types of the buffers that are not saved, which a model of another precision casts."""
-    buffers = passing_buffers(model)
-    return {
-        name: str(value.dtype) for name, value in buffers.items() if str(value.dtype) in _FLOATS
-    }
+    Raises a ValueError that tells what the model has that its recipe does not.
+    """
+    built = recipe.build()
+    whole = [(attention.heads, attention.groups) for attention in attention_modules(built)]
+    with removed_again(built, description.removals):
+        shapes, others = shapes_of(model), shapes_of(built)
+        for name in (*shapes, *others):
+            if shapes.get(name) != others.get(name):
+                raise ValueError(
+                    f"{name} is {shapes.get(name, 'not there')}, but "
+                    f"{others.get(name, 'not there')} by the configuration"
+                )
+        content.put_into(built)
+        check_reproduction(built, model)
+    return whole
 
 
 def _removed_labels(layers: list[AttentionModule]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -375,25 +429,25 @@ def _description(folder: Path) -> _Description:
 def _recipe(folder: Path, description: _Description) -> Recipe:
     """Description of the whole model, by its library."""
     if description.library is None:
+        changes = [f". It needs what was changed: {text}" for text in description.changes[:1]]
         raise CaptureError(
             f"{str(folder)!r} holds a {printable(description.kind):.100}, which is not built from "
             "a file; build the whole model as before heads were taken out, and give it: "
-            "load_model(folder, model=…)"
+            "load_model(folder, model=…)" + printable("".join(changes))[:400]
         )
     options = description.options
-    if description.library == "transformers":
+    if description.library == "transformers" and not options:
         content = _json(folder / _CONFIGURATION)
         if content is None:
             raise _damage_error(folder / _CONFIGURATION, "it is missing")
-        options = options or content
+        options = content
     return Recipe(description.library, description.name, options)
 
 
-def _shapes(folder: Path) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Shape and type of every array of the weights, without reading them."""
+def _shapes(path: Path) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Shape and type of every array of a file, without reading them."""
     from safetensors import SafetensorError, safe_open
 
-    path = folder / _WEIGHTS
     if (stream := open_regular(path)) is None:
         raise _damage_error(path, "it is missing, or no plain file")
     stream.close()
@@ -438,7 +492,7 @@ def _check_shapes(
     """Raise a CaptureError unless all weights of a model, and no others, are in the file."""
     expected = shapes_of(model)
     entries = model.state_dict()
-    names = {name: _stored_name(name, description, shapes) for name in expected}
+    names = {name: stored_name(name, description.tied, shapes) for name in expected}
     faults = [f"{name} is missing" for name, stored in names.items() if stored not in shapes]
     faults += [f"{name} is not of the model" for name in shapes if name not in {*names.values()}]
     for name, shape in expected.items():
@@ -456,47 +510,48 @@ def _check_shapes(
         )
 
 
-def _stored_name(name: str, description: _Description, names: Mapping[str, Any]) -> str:
-    return name if name in names else description.tied.get(name, name)
+def _check_places(model: nn.Module, names: Iterable[str], folder: Path, remedy: str) -> None:
+    """Raise a CaptureError unless a model has a place for all tensors that its state lacks."""
+    if missing := [name for name in names if not has_place(model, name)]:
+        raise CaptureError(
+            f"{printable(missing[0]):.100} in {str(folder)!r} is no tensor of this "
+            f"{type(model).__name__}; {remedy}"
+        )
 
 
-def _load(model: nn.Module, description: _Description, folder: Path) -> None:
-    """Load the weights of a folder into a model, tied and untied as there."""
+def _check_structure(model: nn.Module, description: _Description, folder: Path) -> None:
+    """Raise a CaptureError unless a model computes as the saved one did, with its weights."""
+    changed = description.changed_libraries()
+    differences = [*description.structure.differences(structure_of(model), changed)]
+    if not differences:
+        return
+    more = f", and {len(differences) - 1} more" if len(differences) > 1 else ""
+    versions = ", ".join(f"{name} {description.versions[name]}" for name in sorted(changed))
+    raise CaptureError(
+        f"this {type(model).__name__} does not compute as the model in {str(folder)!r} "
+        f"({printable(differences[0])[:400]}{more}); {_GIVE}, with what was changed on it"
+        + (f"; it was saved with {printable(versions)[:100]}" if versions else "")
+    )
+
+
+def _read(description: _Description, folder: Path) -> Content:
+    """Read the tensors of a folder, whose checksums must be those of the description."""
+    tensors = _read_tensors(description, folder / _WEIGHTS)
+    passing = {}
+    if _PASSING in description.sha256:
+        passing = _read_tensors(description, folder / _PASSING)
+    return Content(tensors, description.tied, passing)
+
+
+def _read_tensors(description: _Description, path: Path) -> dict[str, Tensor]:
     from safetensors import safe_open
 
-    path = folder / _WEIGHTS
     with open(path, "rb") as stream:
-        if hashlib.file_digest(stream, "sha256").hexdigest() != description.sha256:
+        if hashlib.file_digest(stream, "sha256").hexdigest() != description.sha256.get(path.name):
             raise _damage_error(path, f"it is not the file that {_DESCRIPTION} was saved with")
     with safe_open(path, "pt") as file:
         # copies: the file may be replaced while the model is used
-        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-    by_name: dict[str, Tensor] = {}
-    used: set[int] = set()
-    for name, entry in model.state_dict(keep_vars=True).items():
-        stored = _stored_name(name, description, tensors)
-        if stored in by_name:
-            if entry is not by_name[stored]:
-                _assign(model, name, by_name[stored])
-        elif id(entry) in used or entry.is_meta:  # tied in this model, but not in the saved one
-            value = tensors[stored]
-            if isinstance(entry, nn.Parameter):
-                value = nn.Parameter(value, requires_grad=entry.requires_grad)
-            _assign(model, name, value)
-            by_name[stored] = value
-        else:
-            entry.data = tensors[stored].to(entry.device)
-            used.add(id(entry))
-            by_name[stored] = entry
-    buffers = passing_buffers(model)
-    for name, dtype in description.buffers.items():
-        if name in buffers:
-            buffers[name].data = buffers[name].to(_FLOATS[dtype])
-
-
-def _assign(model: nn.Module, name: str, value: Tensor) -> None:
-    parent, _, leaf = name.rpartition(".")
-    setattr(model.get_submodule(parent), leaf, value)
+        return {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
 
 
 def _add_generation(model: nn.Module, folder: Path) -> None:

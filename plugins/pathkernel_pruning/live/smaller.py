@@ -130,18 +130,19 @@ def removed_again(model: nn.Module, removals: Mapping[str, Removals]) -> Iterato
     Weights are selected, but outputs are not compared: the state of the smaller model replaces
     them. Raises a CaptureError if the model has no such layers or heads.
     """
+    layers = {attention.name: attention for attention in attention_modules(model)}
+    for name, entry in removals.items():
+        if name not in layers or removals_of(layers[name]) != Removals(entry.count):
+            raise CaptureError(
+                f"{type(model).__name__} has no layer {name!r} of {entry.count} heads; "
+                "give the model as it was before heads were taken out"
+            )
     with _Changes() as changes:
         for step in range(max((len(entry.left) for entry in removals.values()), default=0)):
             layers = {attention.name: attention for attention in attention_modules(model)}
             for name, entry in removals.items():
                 if step >= len(entry.left):
                     continue
-                before = Removals(entry.count, entry.left[:step], entry.widths[:step])
-                if name not in layers or removals_of(layers[name]) != before:
-                    raise CaptureError(
-                        f"{type(model).__name__} has no layer {name!r} of {entry.count} heads; "
-                        "give the model as it was before heads were taken out"
-                    )
                 numbers = removals_of(layers[name]).numbers
                 heads = [numbers.index(head) for head in entry.left[step]]
                 _shrink(model, layers[name], heads, _KINDS[entry.widths[step]], changes)
