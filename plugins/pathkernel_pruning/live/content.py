@@ -83,7 +83,8 @@ class Content:
                 used.add(id(entry))
                 by_name[stored] = entry
         for name, value in self.passing.items():
-            _place(model, name, value)
+            if has_place(model, name):
+                _place(model, name, value)
 
 
 def stored_name(name: str, tied: Mapping[str, str], names: Mapping[str, Any]) -> str:
@@ -106,8 +107,6 @@ def has_place(model: nn.Module, name: str) -> bool:
 
 
 def _place(model: nn.Module, name: str, value: Tensor) -> None:
-    if not has_place(model, name):
-        raise CaptureError(f"{name} is no tensor of {type(model).__name__}")
     path, _, leaf = name.rpartition(".")
     parent = model.get_submodule(path)
     registry = parent._buffers if leaf in parent._buffers else vars(parent)

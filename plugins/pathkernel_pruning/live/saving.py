@@ -40,7 +40,9 @@ FORMAT = "pathkernel model 1"
 
 _DESCRIPTION, _WEIGHTS, _PASSING = "pathkernel.json", "model.safetensors", "buffers.safetensors"
 _CONFIGURATION, _GENERATION = "config.json", "generation_config.json"
-_FILES = {_DESCRIPTION, _WEIGHTS, _PASSING, _CONFIGURATION, _GENERATION}
+# name of the weights where from_pretrained would load them with its default configuration
+_APART = "weights.safetensors"
+_FILES = {_DESCRIPTION, _WEIGHTS, _APART, _PASSING, _CONFIGURATION, _GENERATION}
 _LONGEST = 2**24  # bytes of a JSON file
 _MOST_HEADS = 2**16  # of a layer
 _RESTORE = "restore the folder from a copy, or save the model again"
@@ -157,6 +159,11 @@ class _Description:
             tied=dict(content["tied"]),
         )
 
+    @property
+    def weights(self) -> str:
+        """Name of the file of the weights."""
+        return _WEIGHTS if _WEIGHTS in self.sha256 else _APART
+
     def changed_libraries(self) -> set[str]:
         """Libraries that had other versions when the model was saved; ``"python"`` among them."""
         now = _versions()
@@ -177,19 +184,29 @@ def _versions() -> dict[str, str]:
 def save_model(model: nn.Module, folder: str | os.PathLike) -> SavedModel:
     """Save a model, with heads taken out, at zero or all there, to a folder.
 
-    The folder holds ``model.safetensors``, ``pathkernel.json``, which names the heads that are
-    gone and the class, and for models of transformers ``config.json``. It is written whole or not
-    at all, and replaces an older one that holds nothing else.
+    The folder holds ``model.safetensors``; ``buffers.safetensors``, with buffers and other tensors
+    that the model's state does not have; and ``pathkernel.json``, which names the heads that are
+    gone, and the classes, attributes and hooks of all modules. For models of transformers there is
+    ``config.json``. It is written whole or not at all, and replaces an older one that holds nothing
+    else.
 
-    If the configuration of its family can say how many heads are left, equally many in every
-    layer, it does, and ``AutoModel.from_pretrained(folder)`` of transformers loads the model. This
-    is said after a comparison with a model that is built so. Otherwise ``config.json`` is that of
-    the whole model, which the library refuses, and :func:`load_model` loads the model.
+    A model of transformers or timm is built again from its configuration, and compared: modules,
+    their attributes and hooks, buffers, ties, and outputs on a small batch where one can be made.
+    What was changed by hand, and the configuration does not tell, is named in ``changes``, and such
+    a model loads into a whole one that has the same changes. If the configuration of its family can
+    say how many heads are left, equally many in every layer, it does, and
+    ``AutoModel.from_pretrained(folder)`` of transformers loads the model. This is said after it was
+    tried. Otherwise ``config.json`` is that of the whole model, which the library refuses, or there
+    is none, and the weights are ``weights.safetensors``; :func:`load_model` loads the model.
+
+    Changes of a class itself, of globals that its code reads, and of objects that Python cannot
+    copy are not seen.
 
     Parameters
     ----------
     model : torch.nn.Module
-        A model that :func:`pathkernel.remove_heads` supports, on any device.
+        A model that :func:`pathkernel.remove_heads` supports, on any device. Wrappers of
+        ``torch.compile``, ``DataParallel`` and DDP, also of its parts, are left out.
     folder : path
 
     Returns
@@ -201,7 +218,7 @@ def save_model(model: nn.Module, folder: str | os.PathLike) -> SavedModel:
     ------
     CaptureError, ValueError
         If the folder holds other files; or if the state of the model is not made of plain tensors,
-        as with quantised or offloaded weights.
+        as with quantised or offloaded weights, or lacks parameters.
     """
     folder = _free_folder(folder)
     with without_wrappers(model) as inner:
@@ -233,6 +250,9 @@ def _save(model: nn.Module, folder: Path) -> SavedModel:
             description.options = recipe.options
             if recipe.library == "transformers":
                 loaded_by = _add_configuration(model, partial, description, whole)
+        if hasattr(model, "from_pretrained") and not (partial / _CONFIGURATION).exists():
+            (partial / _WEIGHTS).rename(partial / _APART)
+            description.sha256[_APART] = description.sha256.pop(_WEIGHTS)
         saved = SavedModel(folder, *_removed_labels(layers), loaded_by, tuple(changes))
         text = json.dumps(description.to_json(saved), indent=2, allow_nan=False)
         (partial / _DESCRIPTION).write_text(f"{text}\n", encoding="utf-8")
@@ -287,8 +307,10 @@ def load_model(folder: str | os.PathLike, model: nn.Module | None = None) -> nn.
     ----------
     folder : path
     model : torch.nn.Module, optional
-        The whole model, freshly built as before heads were taken out: needed for other models, and
-        for those of timm with further arguments. It is changed, and keeps its device.
+        The whole model, freshly built as before heads were taken out: needed for other models, for
+        those of timm with further arguments, and where modules were changed. Its modules must
+        compute as those of the saved model: classes, attributes and hooks are compared. It is
+        changed, and keeps its device and wrappers.
 
     Returns
     -------
@@ -304,7 +326,7 @@ def load_model(folder: str | os.PathLike, model: nn.Module | None = None) -> nn.
     check_local(folder)
     folder = Path(folder)
     description = _description(folder)
-    shapes = _shapes(folder / _WEIGHTS)
+    shapes = _shapes(folder / description.weights)
     passing = _shapes(folder / _PASSING) if _PASSING in description.sha256 else {}
     given, remedy = model, _GIVE
     if model is None:
@@ -322,7 +344,8 @@ def load_model(folder: str | os.PathLike, model: nn.Module | None = None) -> nn.
     with without_wrappers(model) as inner:
         with _taken_out(inner, description, folder):
             _check_shapes(inner, description, shapes, folder, remedy)
-            _check_places(inner, passing, folder, remedy)
+            if not description.changed_libraries():  # else it may have no such buffers any more
+                _check_places(inner, passing, folder, remedy)
             if given is not None:
                 _check_structure(inner, description, folder)
             _read(description, folder).put_into(inner)
@@ -422,7 +445,7 @@ def _description(folder: Path) -> _Description:
         )
     try:
         return _Description.from_json(content)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise _damage_error(folder / _DESCRIPTION, repr(error)) from error
 
 
@@ -536,7 +559,7 @@ def _check_structure(model: nn.Module, description: _Description, folder: Path) 
 
 def _read(description: _Description, folder: Path) -> Content:
     """Read the tensors of a folder, whose checksums must be those of the description."""
-    tensors = _read_tensors(description, folder / _WEIGHTS)
+    tensors = _read_tensors(description, folder / description.weights)
     passing = {}
     if _PASSING in description.sha256:
         passing = _read_tensors(description, folder / _PASSING)

@@ -6,6 +6,7 @@ another one in another process.
 
 from __future__ import annotations
 
+import copyreg
 import functools
 import hashlib
 import re
@@ -257,7 +258,8 @@ class _Reader:
         if _is_configuration(value):
             return self._text(dict(self._configuration(value)))
         try:
-            parts = value.__reduce_ex__(4)
+            reduce = copyreg.dispatch_table.get(type(value))
+            parts = value.__reduce_ex__(4) if reduce is None else reduce(value)
         except Exception:  # locks, generators and others that cannot be copied
             return ""
         if isinstance(parts, str):

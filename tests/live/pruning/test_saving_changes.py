@@ -1,14 +1,19 @@
 """What was changed on a model after it was built: saved, told by loaded_by, or refused."""
 
+import functools
+import json
 import random
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="capture is of PyTorch models")
+from safetensors.torch import load_file
 from torch import nn
 
 from pathkernel_models.batches import tensors_of
 from pathkernel_models.errors import CaptureError
+from pathkernel_models.state import suspend_compilation
+from pathkernel_pruning.live.removal import remove_heads
 from pathkernel_pruning.live.saving import load_model, save_model
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the libraries' own
@@ -58,6 +63,9 @@ def built(name):
     torch.manual_seed(0)
     if name == "own":
         model = Own()
+    elif name == "timm":
+        timm = pytest.importorskip("timm", reason="timm is not installed")
+        model = timm.create_model("vit_tiny_patch16_224", img_size=32, num_classes=3)
     else:
         transformers = pytest.importorskip("transformers", minversion="5")
         kind = getattr(transformers, FAMILIES[name][0])
@@ -69,6 +77,8 @@ def built(name):
 
 def outputs(model):
     with torch.no_grad():
+        if hasattr(model, "patch_embed"):  # of timm
+            return [model(IMAGES.repeat(1, 1, 4, 4))]
         images = getattr(model, "main_input_name", None) == "pixel_values"
         return list(tensors_of(model(IMAGES if images else IDS)))
 
@@ -239,8 +249,8 @@ def came_of(change, state, name, model, expected, folder):
     return saved.loaded_by
 
 
-@pytest.mark.parametrize("name", ["own", *FAMILIES])
-def test_twenty_random_changes_are_never_lost_in_silence(tmp_path, name):
+@pytest.mark.parametrize("name", ["own", *FAMILIES, "timm"])
+def test_random_changes_are_never_lost_in_silence(tmp_path, name):
     """Four of every family; those that a plain model lacks are told with a module's name."""
     tried, seed = 0, 0
     while tried < 4:
@@ -251,3 +261,189 @@ def test_twenty_random_changes_are_never_lost_in_silence(tmp_path, name):
             assert result in LOADED_BY or any(part in result for part in named), result
             tried += 1
         seed += 1
+
+
+def encoder(heads=HEADS, **changes):
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(WIDTH, heads, 24, batch_first=True, **changes)
+    return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+
+
+STATES = torch.randn(3, 5, WIDTH, generator=torch.Generator().manual_seed(2))
+
+
+def changed_epsilon():
+    model = encoder()
+    model.layers[1].norm2.eps = 0.1
+    return model
+
+
+OTHERS = {
+    "heads": (lambda: encoder(heads=8), "no layer 'layers.0.self_attn' of 4 heads"),
+    "order of norms": (lambda: encoder(norm_first=True), r"layers.0 has norm_first True"),
+    "activation": (lambda: encoder(activation="gelu"), r"layers.0 has activation.*gelu|_gelu 2"),
+    "epsilon": (lambda: encoder(layer_norm_eps=0.1), r"layers.0.norm1 has eps 0.1.* and 3 more"),
+    "epsilon of one": (changed_epsilon, r"layers.1.norm2 has eps 0.1, where .* 1e-05\);"),
+}
+
+
+@pytest.mark.parametrize("smaller", [False, True])
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_model_that_computes_otherwise_is_refused(tmp_path, name, smaller):
+    model = encoder()
+    remove_heads(model, [(1, 2)], smaller=smaller, batch=STATES)
+    save_model(model, tmp_path / "saved")
+    other, message = OTHERS[name]
+    whole = other()
+    modules = dict(whole.named_modules())
+    with pytest.raises(CaptureError, match=message):
+        load_model(tmp_path / "saved", whole)
+    assert dict(whole.named_modules()) == modules
+
+
+def compiled_parts(model):
+    model.layers[0] = torch.compile(model.layers[0], backend="eager")
+    model.layers[1].self_attn = torch.compile(model.layers[1].self_attn, backend="eager")
+    return model
+
+
+def compiled_in_place(model):
+    model.compile(backend="eager")
+    return model
+
+
+WRAPPERS = {
+    "DataParallel": nn.DataParallel,
+    "compiled": functools.partial(torch.compile, backend="eager"),
+    "both": lambda model: nn.DataParallel(torch.compile(model, backend="eager")),
+    "compiled parts": compiled_parts,
+    "compiled in place": compiled_in_place,
+}
+
+
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_wrappers_are_left_out(tmp_path, name):
+    model = encoder()
+    remove_heads(model, [(1, 2), (2, 1)], smaller=True, batch=STATES)
+    with torch.no_grad():
+        expected = model(STATES)
+        names = [*model.state_dict()]
+        wrapped = WRAPPERS[name](model)
+        before = {key: type(module) for key, module in wrapped.named_modules()}
+        save_model(wrapped, tmp_path)
+        assert {key: type(module) for key, module in wrapped.named_modules()} == before
+        assert sorted(load_file(tmp_path / "model.safetensors")) == sorted(names)
+        assert torch.equal(load_model(tmp_path, encoder())(STATES), expected)
+        given = WRAPPERS[name](encoder())
+        loaded = load_model(tmp_path, given)
+        assert loaded is given
+        with suspend_compilation():
+            assert torch.equal(loaded(STATES), expected)
+
+
+def test_hooks_of_a_wrapper_are_refused(tmp_path):
+    wrapped = nn.DataParallel(encoder())
+    wrapped.register_forward_hook(print)
+    with pytest.raises(CaptureError, match="the model itself has hooks on its wrapper, a DataPar"):
+        save_model(wrapped, tmp_path)
+
+
+def test_parameters_that_the_state_lacks_are_refused(tmp_path):
+    class Partial(Own):
+        def state_dict(self, *args, **kwargs):
+            state = super().state_dict(*args, **kwargs)
+            return {name: value for name, value in state.items() if not name.startswith("norm")}
+
+    with pytest.raises(CaptureError, match=r"norm\.weight of Partial is not in its state_dict"):
+        save_model(Partial(), tmp_path)
+
+
+def test_caches_of_forward_passes_are_kept(tmp_path):
+    """A tensor that a class stores, and whole numbers that stay, load into a fresh model."""
+    model = built("own")
+    expected = outputs(model)
+    assert save_model(model, tmp_path).loaded_by == "load_model with model="
+    loaded = load_model(tmp_path, built("own"))
+    assert torch.equal(loaded.seen, model.seen)
+    assert are_equal(outputs(loaded), expected)
+
+
+def test_the_precision_of_a_module(tmp_path):
+    """Weights of one precision are what from_pretrained gives."""
+    transformers = pytest.importorskip("transformers", minversion="5")
+    model = built("gpt2")
+    model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().double())
+    assert save_model(model, tmp_path).loaded_by == "load_model"
+    assert load_model(tmp_path).lm_head.weight.dtype == torch.float64
+    # it would take its default configuration, were there weights of a name that it knows
+    with pytest.raises(OSError, match=r"no file named model.safetensors"):
+        transformers.GPT2LMHeadModel.from_pretrained(tmp_path)
+
+
+def test_rounded_buffers_are_not_those_of_the_library(tmp_path):
+    """In half precision, where a model that is loaded computes them again in single precision."""
+    model = built("llama").bfloat16()
+    assert save_model(model, tmp_path).loaded_by == "load_model"
+    loaded = load_model(tmp_path)
+    assert torch.equal(loaded.model.rotary_emb.inv_freq, model.model.rotary_emb.inv_freq)
+    assert are_equal(outputs(loaded), outputs(model))
+
+
+def test_from_pretrained_is_tried(tmp_path, monkeypatch):
+    model = built("bert")
+    assert save_model(model, tmp_path).loaded_by == "from_pretrained"
+    original = type(model).from_pretrained.__func__
+
+    def from_pretrained(kind, *args, **kwargs):
+        loaded = original(kind, *args, **kwargs)
+        loaded.encoder.layer[0].output.dense.bias.data += 1e-6
+        return loaded
+
+    monkeypatch.setattr(type(model), "from_pretrained", classmethod(from_pretrained))
+    assert save_model(model, tmp_path).loaded_by == "load_model"
+    assert not (tmp_path / "config.json").exists()
+    assert are_equal(outputs(load_model(tmp_path)), outputs(model))
+
+
+def test_changes_are_named(tmp_path):
+    model = built("llama")
+    model.config.rms_norm_eps = 0.25
+    model.model.layers[1].mlp.act_fn = nn.ReLU()
+    (change,) = save_model(model, tmp_path).changes
+    assert change.startswith("model.layers.0.input_layernorm has variance_epsilon 0.25, where")
+    with pytest.raises(CaptureError, match=r"needs what was changed: model\.layers\.0\.input_l"):
+        load_model(tmp_path)
+    with pytest.raises(CaptureError, match=r"config.rms_norm_eps 1e-06.*0\.25, and 1 more"):
+        load_model(tmp_path, built("llama"))
+
+
+def test_the_live_model_stays_as_it_is(tmp_path):
+    """Though BigBird exchanges its attention when short sequences pass."""
+    transformers = pytest.importorskip("transformers", minversion="5")
+    options = SMALL | {"block_size": 2, "num_random_blocks": 1}
+    model = transformers.BigBirdModel(transformers.BigBirdConfig(**options)).eval()
+    before = {name: type(module) for name, module in model.named_modules()}
+    save_model(model, tmp_path)
+    assert {name: type(module) for name, module in model.named_modules()} == before
+    assert model.encoder.attention_type == "block_sparse"
+
+
+def test_other_versions_of_libraries(tmp_path):
+    """Attributes that only one version has, and buffers that it lacks, are passed over."""
+    model = built("own")
+    save_model(model, tmp_path)
+    path = tmp_path / "pathkernel.json"
+    content = json.loads(path.read_text())
+    for kind in content["kinds"]:
+        if kind["class"] == "torch.TransformerEncoderLayer":
+            kind["new_attribute"] = "1"
+    path.write_text(json.dumps(content))
+    with pytest.raises(CaptureError, match=r"has new_attribute not set"):
+        load_model(tmp_path, built("own"))
+    content["versions"]["torch"] = "1.0"
+    path.write_text(json.dumps(content))
+    assert are_equal(outputs(load_model(tmp_path, built("own"))), outputs(model))
+    other = built("own")
+    other.norm.eps = 0.5
+    with pytest.raises(CaptureError, match=r"norm has eps 0.5.*; it was saved with torch 1.0"):
+        load_model(tmp_path, other)
