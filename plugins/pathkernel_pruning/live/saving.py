@@ -246,6 +246,9 @@ def _save(model: nn.Module, folder: Path) -> SavedModel:
         description.sha256[_WEIGHTS] = _write(content.tensors, partial / _WEIGHTS)
         if content.passing:
             description.sha256[_PASSING] = _write(content.passing, partial / _PASSING)
+        if _generates(model):
+            text = model.generation_config.to_json_string()
+            (partial / _GENERATION).write_text(text, encoding="utf-8")
         if recipe is not None and loaded_by == "load_model":
             description.options = recipe.options
             if recipe.library == "transformers":
@@ -263,7 +266,14 @@ def _write(tensors: dict[str, Tensor], path: Path) -> str:
     """Write tensors to a file of safetensors, and return its checksum."""
     from safetensors.torch import save_file
 
-    save_file(tensors, path, metadata={"format": "pt"})
+    try:
+        save_file(tensors, path, metadata={"format": "pt"})
+    except KeyError as error:  # how it refuses a type
+        names = [name for name, value in tensors.items() if value.dtype in error.args]
+        raise CaptureError(
+            f"{', '.join(names[:1])} has a type that safetensors does not store, {error}; convert "
+            "it before the model is saved"
+        ) from error
     with open(path, "rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
@@ -275,9 +285,6 @@ def _add_configuration(
 
     There is a ``config.json`` only if the library loads the same model by it, or refuses to.
     """
-    if getattr(model, "generation_config", None) is not None and model.can_generate():
-        text = model.generation_config.to_json_string()
-        (folder / _GENERATION).write_text(text, encoding="utf-8")
     shrunk = any(entry.left for entry in description.removals.values())
     text, path = configuration(model), folder / _CONFIGURATION
     changed = changed_configuration(model, whole) if shrunk else None
@@ -577,10 +584,15 @@ def _read_tensors(description: _Description, path: Path) -> dict[str, Tensor]:
         return {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
 
 
-def _add_generation(model: nn.Module, folder: Path) -> None:
-    """Load the settings by which a model of transformers generates text."""
-    transformers = sys.modules.get("transformers")
+def _generates(model: Any) -> bool:
+    """Whether a model is one of transformers that generates text."""
+    transformers: Any = sys.modules.get("transformers")
     if transformers is None or not isinstance(model, transformers.PreTrainedModel):
-        return
-    if model.can_generate() and (content := _json(folder / _GENERATION)) is not None:
-        model.generation_config = transformers.GenerationConfig.from_dict(content)
+        return False
+    return model.can_generate() and getattr(model, "generation_config", None) is not None
+
+
+def _add_generation(model: Any, folder: Path) -> None:
+    """Load the settings by which a model of transformers generates text."""
+    if _generates(model) and (content := _json(folder / _GENERATION)) is not None:
+        model.generation_config = type(model.generation_config).from_dict(content)

@@ -171,6 +171,9 @@ class _Reader:
                     texts |= {f"{key}.{k}": text for k, text in self._configuration(value)}
             else:
                 texts[key] = self._text(value)
+        named = not all(key.isdigit() for key in module._modules)
+        if named and isinstance(module, nn.Sequential | nn.ModuleList | nn.ModuleDict):
+            texts["order"] = self._text([*module._modules])
         texts |= self._hooks(module)
         if self.code:
             texts[_CODE] = _digest("".join(self.code).encode())

@@ -75,12 +75,15 @@ def built(name):
     return model.eval()
 
 
+def batch_of(model):
+    if hasattr(model, "patch_embed"):  # of timm
+        return IMAGES.repeat(1, 1, 4, 4)
+    return IMAGES if getattr(model, "main_input_name", None) == "pixel_values" else IDS
+
+
 def outputs(model):
     with torch.no_grad():
-        if hasattr(model, "patch_embed"):  # of timm
-            return [model(IMAGES.repeat(1, 1, 4, 4))]
-        images = getattr(model, "main_input_name", None) == "pixel_values"
-        return list(tensors_of(model(IMAGES if images else IDS)))
+        return list(tensors_of(model(batch_of(model))))
 
 
 def are_equal(one, other):
@@ -218,12 +221,17 @@ CHANGES = [
 
 
 def changed(name, seed):
-    """A random change, its numbers, a model with it, and outputs; None if that does not run."""
+    """A random change, its numbers, a model with it, and outputs; None if that does not run.
+
+    Half of the models lose a head afterwards.
+    """
     rng = random.Random(f"{name} {seed}")
     change = rng.choice(CHANGES)
     model, state = built(name), rng.getstate()
     try:
         change(model, rng)
+        if rng.random() < 0.5:
+            remove_heads(model, [(2, 1)], smaller=True, batch=batch_of(model))
         return change, state, model, outputs(model)
     except Exception:  # a change that the family does not have, or that its code does not take
         return None
@@ -358,6 +366,14 @@ def test_parameters_that_the_state_lacks_are_refused(tmp_path):
         save_model(Partial(), tmp_path)
 
 
+def test_types_that_a_file_does_not_store_are_refused(tmp_path):
+    model = built("own")
+    model.table = model.table.to(torch.complex128)
+    with pytest.raises(CaptureError, match=r"table has a type .* torch\.complex128; convert it"):
+        save_model(model, tmp_path / "complex")
+    assert not (tmp_path / "complex").exists()
+
+
 def test_caches_of_forward_passes_are_kept(tmp_path):
     """A tensor that a class stores, and whole numbers that stay, load into a fresh model."""
     model = built("own")
@@ -409,12 +425,18 @@ def test_changes_are_named(tmp_path):
     model = built("llama")
     model.config.rms_norm_eps = 0.25
     model.model.layers[1].mlp.act_fn = nn.ReLU()
+    model.generation_config.max_new_tokens = 3
     (change,) = save_model(model, tmp_path).changes
     assert change.startswith("model.layers.0.input_layernorm has variance_epsilon 0.25, where")
     with pytest.raises(CaptureError, match=r"needs what was changed: model\.layers\.0\.input_l"):
         load_model(tmp_path)
     with pytest.raises(CaptureError, match=r"config.rms_norm_eps 1e-06.*0\.25, and 1 more"):
         load_model(tmp_path, built("llama"))
+    whole = built("llama")
+    whole.config.rms_norm_eps, whole.model.layers[1].mlp.act_fn = 0.25, nn.ReLU()
+    loaded = load_model(tmp_path, whole)
+    assert are_equal(outputs(loaded), outputs(model))
+    assert loaded.generation_config.max_new_tokens == 3
 
 
 def test_the_live_model_stays_as_it_is(tmp_path):

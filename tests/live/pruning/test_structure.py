@@ -138,6 +138,15 @@ def test_differences_name_the_module_and_the_values():
     assert structure_of(other).hooks() == ["1 has forward hooks (print)"]
 
 
+def test_modules_in_another_order():
+    parts = {"first": nn.Linear(2, 2), "second": nn.ReLU()}
+    one, other = nn.Sequential(OrderedDict(parts)), nn.Sequential()
+    for name in ("second", "first"):
+        other.add_module(name, parts[name])
+    (difference,) = structure_of(one).differences(structure_of(other))
+    assert difference.startswith("the model itself has order ('second', 'first'), where")
+
+
 def test_attributes_of_another_version_of_a_library_may_be_missing():
     one, other = (nn.Sequential(nn.LayerNorm(4)) for _ in range(2))
     other[0].new_in_torch = True
