@@ -91,15 +91,32 @@ class Recipe:
 
 
 class _Undrawn(TorchFunctionMode):
-    """Leave weights as they are where they would be drawn at random, which takes most time."""
+    """Leave weights as they are where they would be drawn at random, which takes most time.
+
+    A function that draws again, until values suit, would not end: it draws from its second time on.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = torch.Generator().manual_seed(0)
+        self.caller: Any = None
+        self.positions: set[int] = set()  # of the draws in its code
 
     def __torch_function__(
         self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if _RANDOM.fullmatch(getattr(func, "__name__", "")):
-            return args[0] if args else kwargs["tensor"]
-        return func(*args, **kwargs)
+        name = getattr(func, "__name__", "")
+        if not _RANDOM.fullmatch(name):
+            return func(*args, **kwargs)
+        tensor = args[0] if args else kwargs["tensor"]
+        caller = sys._getframe(1)
+        if caller is not self.caller:
+            self.caller, self.positions = caller, set()
+        if caller.f_lasti in self.positions and hasattr(Tensor, name) and not tensor.is_meta:
+            return func(*args, **{**kwargs, "generator": self.generator})
+        self.positions.add(caller.f_lasti)
+        return tensor
 
 
 def recipe_of(model: nn.Module) -> Recipe | None:

@@ -23,6 +23,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pathkernel_pruning.live.smaller import FewerHeads
+
 Texts = dict[str, str]
 """Class, attributes and hooks of a module, as texts."""
 
@@ -159,10 +161,9 @@ class _Reader:
         """Class, attributes and hooks of a module."""
         self.code = []
         texts = {_CLASS: _title(type(module))}
-        if type(module).__module__ == "torch.nn.modules.dropout":
-            return texts | self._hooks(module)  # no output of evaluation depends on its numbers
+        passed_over = OF_TORCH | _of_training(module)
         for key, value in vars(module).items():
-            if key in OF_TORCH or _NEUTRAL.fullmatch(key) or isinstance(value, Tensor):
+            if key in passed_over or _NEUTRAL.fullmatch(key) or isinstance(value, Tensor):
                 continue
             if _is_configuration(value):
                 if (first := self.configurations.setdefault(id(value), name)) != name:
@@ -271,6 +272,13 @@ class _Reader:
         content = [part for part in parts[1:3] if part]
         content += [list(part) for part in parts[3:5] if part is not None]
         return self._text(content)
+
+
+def _of_training(module: nn.Module) -> set[str]:
+    """Attributes on which no output of evaluation depends."""
+    if type(module).__module__ == "torch.nn.modules.dropout":
+        return {"p", "inplace"}
+    return {"dropout"} if type(module) in (nn.MultiheadAttention, FewerHeads) else set()
 
 
 def _is_configuration(value: Any) -> bool:

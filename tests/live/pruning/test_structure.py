@@ -157,10 +157,17 @@ def test_attributes_of_another_version_of_a_library_may_be_missing():
 
 
 def test_training_dropout_and_memory_compute_nothing_in_evaluation():
-    one, other = (nn.Sequential(nn.Dropout(0.1), nn.Linear(2, 2)) for _ in range(2))
+    one, other = (
+        nn.Sequential(nn.Dropout(p), nn.Linear(2, 2), nn.MultiheadAttention(4, 2, dropout=p))
+        for p in (0.1, 0.9)
+    )
     other.eval()
-    other[0].p, other[1].gradient_checkpointing = 0.9, True
+    other[1].gradient_checkpointing = True
     assert not [*structure_of(one).differences(structure_of(other))]
+    other[0].forward = print
+    assert [*structure_of(one).differences(structure_of(other))] == [
+        "0 has forward print, where the saved model has it not set"
+    ]
 
 
 def test_tensors_that_the_state_does_not_have():
