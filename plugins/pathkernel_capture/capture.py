@@ -23,7 +23,7 @@ from pathkernel_capture.contraction import (
 from pathkernel_capture.tangent import PROJECTION, capture_tangent, check_options
 from pathkernel_core.arrays.products import matmul
 from pathkernel_core.paths.contraction import Readout
-from pathkernel_models.agreement import is_exempt, mismatch_message
+from pathkernel_models.agreement import check_same_heads, is_exempt, mismatch_message
 from pathkernel_models.batches import (
     call_model,
     check_device,
@@ -39,11 +39,18 @@ from pathkernel_models.families import (
     block_name,
 )
 from pathkernel_models.labels import check_argument_names, joined_labels, label_array
-from pathkernel_models.masks import HiddenKeys, check_masks, given_mask
+from pathkernel_models.masks import (
+    HiddenKeys,
+    boolean_masks,
+    check_boolean_masks,
+    check_masks,
+    given_mask,
+)
 from pathkernel_models.outputs import Outputs
 from pathkernel_models.precision import is_half, tolerance, widen
 from pathkernel_models.sequences import check_one_sequence
-from pathkernel_models.state import open_to_capture
+from pathkernel_models.state import hides_attention, open_to_observation, set_evaluation
+from pathkernel_models.switching import observe_heads
 from pathkernel_models.watching import first_argument
 
 Picture = Literal["heads", "product", "tangent"]
@@ -120,8 +127,9 @@ def capture(
     CaptureError
         If the model's attention is of no known form, is not computed by functions of PyTorch, or is
         of several sequences; it attends to tokens that a mask of the batch marks as padding, or
-        hides tokens that ``masks`` counts; a batch lies on another device; or in the tangent
-        picture a row of ``outputs`` depends on several examples.
+        hides tokens that ``masks`` counts; attention that can be observed gives other outputs than
+        the model's own kernel; a batch lies on another device; or in the tangent picture a row of
+        ``outputs`` depends on several examples.
     ValueError
         If an option does not fit, or there are too many paths.
 
@@ -173,7 +181,7 @@ def capture(
         return capture_tangent(model, batches, chosen, outputs, projection, seed)
     contraction = _Contraction(model, modules, numbers, readout, picture, attend, skips)
     xi_of_batches, labels = [], []
-    with open_to_capture(model), ExitStack() as hooks:
+    with set_evaluation(model):
         for batch, mask in with_masks(batches, masks):
             inputs, batch_labels = split_batch(batch)
             if isinstance(inputs, np.ndarray):
@@ -181,10 +189,11 @@ def capture(
             check_device(model, inputs)
             check_argument_names(model, inputs)
             labels.append(label_array(batch_labels, inputs))
-            if not xi_of_batches:  # before the hooks, since the check runs the model by itself
-                check_one_sequence(model, inputs, list(contraction.layers.values()))
-                hooks.enter_context(contraction.hooks())
-            xi_of_batches.append(contraction.of_batch(inputs, mask))
+            own = contraction.run_alone(inputs) if hides_attention(model) else {}
+            with open_to_observation(model):
+                if not xi_of_batches:
+                    check_one_sequence(model, inputs, list(contraction.layers.values()))
+                xi_of_batches.append(contraction.of_batch(inputs, mask, own))
     if not xi_of_batches:
         raise ValueError("batches must hold at least one batch")
     means, deviations = contraction.moments()
@@ -254,10 +263,11 @@ class _Contraction:
 
     def _begin(self, mask: Any) -> None:
         self._mask, self._entered = mask, None
+        self._boolean: dict[str, Tensor] = {}
         self._read: _Read | None = None
         self._contracted: dict[int, Tensor] = {}
 
-    def hooks(self) -> ExitStack:
+    def _hooks(self) -> ExitStack:
         """Hook the model inside the context."""
         hooks = ExitStack()
         block = self.model.get_submodule(block_name(self.first))
@@ -267,12 +277,33 @@ class _Contraction:
             hooks.enter_context(layer.watch(partial(self._report, number)))
         return hooks
 
-    def of_batch(self, inputs: Any, mask: Any = None) -> np.ndarray:
-        """Run the model on a batch; return its attentioned inputs, (batch, n, N_0)."""
+    def run_alone(self, inputs: Any) -> dict[int, Tensor]:
+        """Run the model on a batch; return the outputs of its heads, (batch, M, H, G), by layer."""
+        heads: dict[int, Tensor] = {}
+
+        def note(outputs: Tensor, number: int) -> None:
+            heads[number] = outputs
+
+        with ExitStack() as stack:
+            for layer in self.layers.values():
+                stack.enter_context(observe_heads(layer, note))
+            call_model(self.model, inputs)
+        return heads
+
+    def of_batch(self, inputs: Any, mask: Any, own: Mapping[int, Tensor]) -> np.ndarray:
+        """Run the model on a batch; return its attentioned inputs, (batch, n, N_0).
+
+        ``own`` are outputs of the heads by a kernel that another one has replaced, by layer.
+        """
         self._begin(mask)
+        self._boolean = boolean_masks(self.model, inputs, crossed=self.crossed)
+        observed: dict[int, Tensor] = {}
         try:
-            with HiddenKeys() as keys:
-                call_model(self.model, inputs)
+            with self._hooks(), HiddenKeys() as keys:
+                if own:
+                    observed = self.run_alone(inputs)
+                else:
+                    call_model(self.model, inputs)
         except RuntimeError as error:  # of a shape that PyTorch refuses, in the model or here
             raise CaptureError(
                 f"{type(self.model).__name__} does not run on the batch while its attention is "
@@ -287,6 +318,8 @@ class _Contraction:
             )
         contracted = [self._contracted[number] for number in self.numbers]
         tokens, _, shown, weights = self._read
+        for number, heads in own.items():
+            check_same_heads(self.where(number), heads, observed[number], shown)
         if mask is None:
             where = self.where(self.numbers[0])
             check_masks(inputs, keys.hidden, shown, where, crossed=self.crossed)
@@ -354,6 +387,7 @@ class _Contraction:
                 f"{self.where(self.numbers[0])} {int((~shown).sum())} and not the same; choose the "
                 "layers of one sequence with layers="
             )
+        check_boolean_masks(self._boolean, attention, where)
         excess = float((attention.sum(dim=-1) - read[:, None, :].to(attention)).abs().max())
         if excess > (1e-2 if is_half(precision) else 1e-3):
             raise CaptureError(

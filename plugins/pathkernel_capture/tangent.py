@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from pathkernel_capture.captured import Captured
 from pathkernel_capture.contraction import check_attention
 from pathkernel_core.arrays.products import matmul
-from pathkernel_models.agreement import is_exempt, mismatch_message
+from pathkernel_models.agreement import is_exempt, mismatch_message, with_own_function
 from pathkernel_models.batches import join_batches
 from pathkernel_models.derivatives import check_kept, check_leaves, derivatives
 from pathkernel_models.errors import CaptureError
@@ -33,7 +33,7 @@ from pathkernel_models.families import AttentionModule
 from pathkernel_models.outputs import Outputs, checked_outputs
 from pathkernel_models.precision import tolerance, widen
 from pathkernel_models.relations import examples_interact
-from pathkernel_models.state import open_to_capture, without_parameter_gradients
+from pathkernel_models.state import open_to_observation, without_parameter_gradients
 from pathkernel_models.watching import first_tensor
 
 PROJECTION = 24
@@ -83,7 +83,8 @@ def capture_tangent(
     """
     tangents = _Tangents(layers, _Projections(projection, seed))
     xi, labels = [], []
-    with open_to_capture(model), torch.enable_grad(), without_parameter_gradients(model):
+    batches = with_own_function(model, outputs, batches)
+    with open_to_observation(model), torch.enable_grad(), without_parameter_gradients(model):
         for batch in batches:
             with tangents.observe_layers():
                 z, targets = _run_outputs(outputs, batch)

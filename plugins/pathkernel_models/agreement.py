@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain, islice
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
+from pathkernel_models.batches import tensors_of
 from pathkernel_models.errors import CaptureError
-from pathkernel_models.precision import tolerance
+from pathkernel_models.precision import lowest_precision, tolerance
+from pathkernel_models.state import hides_attention, open_to_observation, set_evaluation
 from pathkernel_models.watching import (
     Points,
     Recording,
@@ -63,6 +66,47 @@ _OTHER_ATTENTION = frozenset(
         "volo.ClassAttention",
     )
 )
+
+
+def with_own_function(
+    model: nn.Module, run: Callable[[Any], Any], batches: Iterable[Any]
+) -> Iterator[Any]:
+    """Return all batches, if observed attention gives the tensors of the model's own on the first.
+
+    A model whose attention can be observed as it is does not run. Raises a CaptureError if they
+    differ.
+    """
+    remaining = iter(batches)
+    first = list(islice(remaining, 1))
+    for batch in first if hides_attention(model) else ():
+        with set_evaluation(model):
+            own = list(tensors_of(run(batch)))
+        with open_to_observation(model):
+            observed = list(tensors_of(run(batch)))
+        for before, after in zip(own, observed):
+            if before.is_floating_point():
+                _check_same(type(model).__name__, before, after)
+    return chain(first, remaining)
+
+
+def check_same_heads(where: str, own: Tensor, observed: Tensor, shown: Tensor) -> None:
+    """Raise a CaptureError if heads of a layer differ by its own kernel and by eager attention.
+
+    Outputs of the heads are (batch, M, H, G), and ``shown`` is (batch, M), False at padding.
+    """
+    for before, after in zip(own[shown].unbind(1), observed[shown].unbind(1)):
+        _check_same(where, before, after)
+
+
+def _check_same(where: str, own: Tensor, observed: Tensor) -> None:
+    difference = float((own - observed).abs().max() / own.abs().max().clamp_min(1e-30))
+    if not difference <= tolerance(lowest_precision(own, observed)):
+        raise CaptureError(
+            f"{where} computes another function by its own attention kernel than by eager "
+            f"attention, in which heads are observed: they differ by {difference:.2g} of the "
+            "largest output. Choose a kernel that can be observed, such as "
+            'model.set_attn_implementation("sdpa"), if it gives what you want'
+        )
 
 
 def is_exempt(module: nn.Module, points: Points | None, *, switched: bool) -> bool:

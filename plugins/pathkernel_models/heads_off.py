@@ -19,7 +19,7 @@ from pathkernel_models.batches import call_model, split_batch
 from pathkernel_models.compared_layers import ComparedLayers
 from pathkernel_models.errors import CaptureError
 from pathkernel_models.families import AttentionModule, attention_modules
-from pathkernel_models.state import set_evaluation
+from pathkernel_models.state import set_evaluation, without_fused_layers
 from pathkernel_models.switching import observe_heads, scale_heads, switch_off_heads
 
 
@@ -38,7 +38,8 @@ def heads_off(
     model's attention runs, and whatever computes the weights of the projection: an adapter,
     a parametrisation, quantised or offloaded weights. Biases stay. The first pass inside compares
     attention times values with the outputs of the heads; if keys are cached or a fused kernel drops
-    weights, the next one does. Compiled models run uncompiled inside.
+    weights, the next one does. Compiled models run uncompiled inside, and no encoder layer of
+    PyTorch is fused: ``heads_off(model, [])`` is the whole model in the same function.
 
     Parameters
     ----------
@@ -66,6 +67,12 @@ def heads_off(
         If its attention is not known, or layers share their weights; it has no such head; in the
         first pass, if the heads lie elsewhere in the weights; or at the end, if attention ran, but
         not its output projection.
+
+    Warns
+    -----
+    RuntimeWarning
+        If PyTorch computes another function in its fused encoder layers, and so in the plain model
+        without gradients: of additive masks, and of adapters that are not merged.
     """
     layers = attention_modules(model)
     refuse_shared_weights(model, layers)
@@ -78,10 +85,11 @@ def heads_off(
             if batches is None
             else 'batches serve for means only; give replace="mean"'
         )
-    if batches is not None:
-        means = mean_outputs(model, [layers[number - 1] for number in off], batches)
     compared = ComparedLayers()
     with ExitStack() as stack:
+        stack.enter_context(without_fused_layers(model))
+        if batches is not None:
+            means = mean_outputs(model, [layers[number - 1] for number in off], batches)
         stack.enter_context(switch_off_heads(layers, off, compared, means))
         if gains is not None:
             stack.enter_context(scale_heads(layers, gains_by_layer(layers, gains, off), compared))

@@ -40,8 +40,8 @@ def switch_off_heads(
     # quantisation compute anew; not in the attention, where a fused kernel shows no heads
     with ExitStack() as stack:
         stack.enter_context(suspend_compilation())
-        if means:
-            stack.enter_context(without_fused_layers())
+        # of one function for all layers: a fused layer treats some masks and adapters otherwise
+        stack.enter_context(without_fused_layers())
         off_layers = []
         for number, heads in off.items():
             attention = layers[number - 1]

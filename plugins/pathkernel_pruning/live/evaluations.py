@@ -25,7 +25,7 @@ from pathkernel_datasets.variables.head_axis import heads_named
 from pathkernel_models.compared_layers import ComparedLayers
 from pathkernel_models.families import attention_modules
 from pathkernel_models.heads_off import gains_by_layer, heads_by_layer, refuse_shared_weights
-from pathkernel_models.state import set_evaluation
+from pathkernel_models.state import set_evaluation, without_fused_layers
 from pathkernel_models.switching import scale_heads, switch_off_heads
 from pathkernel_pruning.heads.evaluator import Evaluator, RefittedEvaluator
 
@@ -212,6 +212,7 @@ class Evaluations:
                 gains = gains_by_layer(self._layers, refit(off), by_layer)
                 stack.enter_context(scale_heads(self._layers, gains, self._compared))
             stack.enter_context(set_evaluation(self._model))
+            stack.enter_context(without_fused_layers(self._model))
             stack.enter_context(switch_off_heads(self._layers, by_layer, self._compared))
             measured = self._measure(examples.removesuffix(_REFITTED))
         named = measured if isinstance(measured, Mapping) else {"loss": measured}
