@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from pathkernel_models.compared_layers import ComparedLayers
 from pathkernel_models.errors import CaptureError
-from pathkernel_models.families import AttentionModule, standing_in
+from pathkernel_models.families import AttentionModule, Change, standing_in
 from pathkernel_models.state import suspend_compilation, without_fused_layers
 
 
@@ -42,16 +42,13 @@ def switch_off_heads(
         stack.enter_context(suspend_compilation())
         # of one function for all layers: a fused layer treats some masks and adapters otherwise
         stack.enter_context(without_fused_layers())
-        off_layers = []
         for number, heads in off.items():
             attention = layers[number - 1]
             attention.check_read()
             stack.enter_context(compared.compare(attention))
-            off_layers.append(_Layer(attention, heads, (means or {}).get(number)))
-            stack.enter_context(off_layers[-1].off())
+            layer = _Layer(attention, heads, (means or {}).get(number))
+            stack.enter_context(layer.off())
         yield
-        for layer in off_layers:
-            layer.check()
 
 
 class ScaledLayer(NamedTuple):
@@ -117,7 +114,7 @@ def scale_heads(
                 scaled = (heads.to(wide) * column).masked_fill(column == 0, 0.0)
                 return scaled.to(outputs.dtype).reshape(outputs.shape)
 
-            stack.enter_context(attention.change_outputs(multiply))
+            stack.enter_context(_change_outputs(attention, multiply))
         yield running
 
 
@@ -162,27 +159,53 @@ def by_head(outputs: Tensor, attention: AttentionModule) -> Tensor:
     return outputs.unflatten(-1, (attention.heads, -1))
 
 
+@contextmanager
+def _change_outputs(attention: AttentionModule, change: Change) -> Iterator[None]:
+    """Change the outputs of the heads of a layer inside the context.
+
+    Raises a CaptureError at the end if attention ran without its output projection.
+    """
+    attention_ran = projection_ran = False
+
+    def note_attention(*_: Any) -> None:
+        nonlocal attention_ran
+        attention_ran = True
+
+    def change_noted(outputs: Tensor) -> Tensor:
+        nonlocal projection_ran
+        projection_ran = True
+        return change(outputs)
+
+    handle = attention.module.register_forward_hook(note_attention)
+    try:
+        with attention.change_outputs(change_noted):
+            yield
+    finally:
+        handle.remove()
+    if attention_ran and not projection_ran:
+        raise CaptureError(
+            f"{attention.where} ran, but not its {type(attention.projection).__name__}, taken for "
+            "the output projection, so that its heads passed on what they do by themselves; "
+            "describe the projection that runs by a method pathkernel_heads, which returns "
+            "pathkernel.AttentionHeads"
+        )
+
+
 class _Layer:
-    """A layer without some of its heads, and whether its attention and its projection ran."""
+    """A layer without some of its heads."""
 
     def __init__(self, attention: AttentionModule, heads: Sequence[int], mean: Tensor | None):
         self._attention, self._mean = attention, mean
         self._removed = torch.zeros(attention.heads, dtype=torch.bool)
         self._removed[[head - 1 for head in heads]] = True
-        self._attention_ran = self._projection_ran = False
 
     @contextmanager
     def off(self) -> Iterator[None]:
         """Pass zeros, or means, on for the heads inside the context."""
         attention = self._attention
-
-        def ran(*_: Any) -> None:
-            self._attention_ran = True
-
         with ExitStack() as stack:
             if attention.runs_projection or self._mean is not None:
-                stack.callback(attention.module.register_forward_hook(ran).remove)
-                stack.enter_context(attention.change_outputs(self._mask_outputs))
+                stack.enter_context(_change_outputs(attention, self._mask_outputs))
             else:
                 # a projection that never runs has no input to hook: PyTorch's function reads its
                 # weight, so that a stand-in shows one with the heads' columns at zero
@@ -193,19 +216,8 @@ class _Layer:
                 stack.enter_context(standing_in(attention.module, name, substitute))
             yield
 
-    def check(self) -> None:
-        """Raise a CaptureError if attention ran without its output projection."""
-        if self._attention_ran and not self._projection_ran:
-            name = type(self._attention.projection).__name__
-            raise CaptureError(
-                f"{self._attention.where} ran, but not its {name}, taken for the output "
-                "projection, so that its heads were not off; describe the projection that runs by "
-                "a method pathkernel_heads, which returns pathkernel.AttentionHeads"
-            )
-
     def _mask_outputs(self, outputs: Tensor) -> Tensor:
         """Outputs of the heads, (…, H·G) or (…, H, G), without those that are off."""
-        self._projection_ran = True
         mask = self._removed.to(outputs.device)
         if self._mean is not None:
             heads = by_head(outputs, self._attention)
