@@ -397,7 +397,7 @@ class _Contraction:
         layer = self.layers[number]
         exempt = is_exempt(layer.module, layer.points, switched=False)
         if not (exempt or mismatch <= tolerance(precision)):
-            raise CaptureError(mismatch_message(layer.module, where, mismatch))
+            raise CaptureError(mismatch_message(layer.module, where, mismatch, takes_layers=True))
         if self.picture == "product":
             self._contracted[number] = attention
             return
@@ -412,7 +412,14 @@ class _Contraction:
         if tokens.ndim != 3:
             raise CaptureError(
                 f"{block_name(self.first)} takes inputs of shape {tuple(tokens.shape)}, not "
-                "(batch, M, N_0); choose the layers of a sequence of tokens with layers="
+                "(batch, M, N_0), as of an image; choose the layers of a sequence of tokens with "
+                "layers=, if the model has any"
+            )
+        if len(shown) > len(tokens):
+            raise CaptureError(
+                f"{self.where(number)} attends within windows, {len(shown)} sequences for "
+                f"{len(tokens)} examples, which no picture shows. Its heads can be switched off, "
+                "scored and removed"
             )
         if shown.shape != tokens.shape[:2]:
             raise CaptureError(

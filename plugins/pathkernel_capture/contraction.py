@@ -138,7 +138,7 @@ def check_attention(
     if attention.ndim != 4 or states.ndim != 3 or attention.shape[0] != states.shape[0]:
         raise CaptureError(
             f"{where} gives attention of shape {tuple(attention.shape)} for states of shape "
-            f"{tuple(states.shape)}, not (batch, H, M, M) for (batch, M, N_0); choose other layers "
-            "with layers="
+            f"{tuple(states.shape)}, not (batch, H, M, M) for (batch, M, N_0), as within windows "
+            "of an image; choose other layers with layers=, if the model has any"
         )
     return attention, widen(states)

@@ -226,7 +226,8 @@ class _Tangents:
             )
         exempt = is_exempt(layer.module, layer.points, switched=False)
         if not (exempt or mismatch <= tolerance(precision)):
-            raise CaptureError(mismatch_message(layer.module, layer.where, mismatch))
+            message = mismatch_message(layer.module, layer.where, mismatch, takes_layers=True)
+            raise CaptureError(message)
         attention = attention.detach()
         if attention.isnan().any():
             raise CaptureError(

@@ -24,6 +24,7 @@ from pathkernel_models.watching import (
     Points,
     Recording,
     first_argument,
+    idle_projection,
     mismatch,
     replaced_forward,
 )
@@ -136,10 +137,12 @@ def _key(module: nn.Module) -> str:
     return f"{last}.{type(module).__name__}" if library in _LIBRARIES else ""
 
 
-def mismatch_message(module: nn.Module, where: str, difference: float) -> str:
-    """Return the message for heads of a module that do not agree."""
+def mismatch_message(
+    module: nn.Module, where: str, difference: float, *, takes_layers: bool = False
+) -> str:
+    """Return the message for heads of a module that do not agree; layers may be an option."""
     fault = (
-        "does not show the values that its attention averages"
+        "does not show the values that its attention averages, or does not run its projections"
         if math.isnan(difference)
         else f"passes on other than its attention times its values, by {difference:.2g} of a "
         "head's largest: it changes the weights after their softmax, or its heads lie elsewhere in "
@@ -147,14 +150,14 @@ def mismatch_message(module: nn.Module, where: str, difference: float) -> str:
     )
     remedy = (
         "describe its heads by a method pathkernel_heads, which returns "
-        "pathkernel.AttentionHeads, or choose other layers"
+        "pathkernel.AttentionHeads, without projections if none of its own fit"
     )
     if hasattr(module, "pathkernel_heads"):
         remedy = (
             "correct what its method pathkernel_heads returns: count, the order of projections, or "
             "by_head; without projections nothing is compared"
         )
-    return f"{where} {fault}; {remedy}"
+    return f"{where} {fault}; {remedy}" + ", or choose other layers with layers=" * takes_layers
 
 
 @contextmanager
@@ -215,6 +218,12 @@ def compare_attention(
         if not difference <= tolerance(recording.precision(states)):
             if math.isinf(difference):  # this pass does not tell
                 return output
+            if name := idle_projection(module, points, recording):
+                raise CaptureError(
+                    f"{where} does not run its output projection {name}, whose weight it may read "
+                    "by itself: heads are changed at the input of the module. Let its forward pass "
+                    f"call {name}, or take another implementation of the model"
+                )
             raise CaptureError(mismatch_message(module, where, difference))
         pending = False
         agreed()

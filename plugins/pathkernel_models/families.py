@@ -242,7 +242,8 @@ def _attention(
 
 
 _READ_WEIGHTS = ("WavLMAttention",)  # classes that call multi_head_attention_forward
-_CROSSED = re.compile("cross|encdec|encoder_attn", re.IGNORECASE)
+# attention to another sequence, and of learned queries that pool a sequence
+_CROSSED = re.compile("cross|encdec|encoder_attn|attn_?pool|attentionpool", re.IGNORECASE)
 _COUNTS = ("num_heads", "num_attention_heads", "n_heads", "n_head")
 _SIZES = ("head_dim", "attention_head_size", "head_size", "key_value_proj_dim")
 _FUSED = ("c_attn", "query_key_value", "qkv_proj", "qkv", "Wqkv")
@@ -255,7 +256,7 @@ _OUTPUTS = ("o_proj", "out_proj", "out_lin", "c_proj", "dense", "proj", "Wo", "l
 
 
 def _is_crossed(name: str, module: nn.Module, parent: nn.Module) -> bool:
-    """Whether a module attends to another sequence, as its names tell."""
+    """Whether a module attends to another sequence than that of its queries, by its names."""
     names = name.split(".")[-2:]
     beside_self_attention = names[-1] == "multihead_attn" and hasattr(parent, "self_attn")
     return (

@@ -39,7 +39,9 @@ def heads_off(
     a parametrisation, quantised or offloaded weights. Biases stay. The first pass inside compares
     attention times values with the outputs of the heads; if keys are cached or a fused kernel drops
     weights, the next one does. Compiled models run uncompiled inside, and no encoder layer of
-    PyTorch is fused: ``heads_off(model, [])`` is the whole model in the same function.
+    PyTorch is fused: ``heads_off(model, [])`` is the whole model in the same function. An attention
+    module that runs several times in a pass, as ALBERT's, is one layer, whose heads are off each
+    time.
 
     Parameters
     ----------
@@ -64,7 +66,7 @@ def heads_off(
     Raises
     ------
     CaptureError, ValueError
-        If its attention is not known, or layers share their weights; it has no such head; in the
+        If its attention is not known, or several modules share its weights; it has no such head; in the
         first pass, if the heads lie elsewhere in the weights; or at the end, if attention ran, but
         not its output projection.
 

@@ -257,7 +257,9 @@ def watch_attention(
         attention = recording.attention(len(states), heads)
         # weights of half precision are multiplied in float32
         attention = None if attention is None else attention.to(widen(states).dtype)
-        difference = mismatch(recording, points, swapped, attention, states, output)
+        difference = math.nan
+        if not idle_projection(module, points, recording):
+            difference = mismatch(recording, points, swapped, attention, states, output)
         precision = recording.precision(states)
         crossed = any(
             kwargs.get(name) is not None for name in ("encoder_hidden_states", "key_value_states")
@@ -269,6 +271,13 @@ def watch_attention(
 
     with replaced_forward(module, watched_forward):
         yield
+
+
+def idle_projection(module: nn.Module, points: Points | None, recording: Recording) -> str:
+    """Return the name of an output projection inside a module that did not run with it."""
+    if points is None or recording.outputs:
+        return ""
+    return next((name for name, part in module.named_modules() if part is points.readers[0]), "")
 
 
 def mismatch(
