@@ -66,9 +66,9 @@ def heads_off(
     Raises
     ------
     CaptureError, ValueError
-        If its attention is not known, or several modules share its weights; it has no such head; in the
-        first pass, if the heads lie elsewhere in the weights; or at the end, if attention ran, but
-        not its output projection.
+        If its attention is not known, or several modules share its weights; it has no such head; in
+        the first pass, if the heads lie elsewhere in the weights; or at the end, if attention ran,
+        but not its output projection.
 
     Warns
     -----
