@@ -22,8 +22,10 @@ from pathkernel_capture.contraction import (
 )
 from pathkernel_capture.tangent import PROJECTION, capture_tangent, check_options
 from pathkernel_core.arrays.products import matmul
+from pathkernel_core.arrays.scalars import whole_number
 from pathkernel_core.paths.contraction import Readout
 from pathkernel_models.agreement import check_same_heads, is_exempt, mismatch_message
+from pathkernel_models.arguments import check_batches, check_flag, check_model, check_seed
 from pathkernel_models.batches import (
     call_model,
     check_device,
@@ -160,18 +162,20 @@ def capture(
         raise ValueError(f'picture must be "heads", "product" or "tangent", not {picture!r}')
     if attend not in get_args(Attended):
         raise ValueError(f'attend must be "tokens" or "states", not {attend!r}')
+    check_flag("skips", skips)
+    seed = check_seed(seed)
     if skips and picture != "product":
         raise ValueError('skips are of picture="product"; "heads" has its identity path anyhow')
     if picture == "tangent":
         check_options(outputs, projection, (readout, attend, masks) == ("last", "tokens", None))
     elif outputs is not None:
         raise ValueError(f'outputs is of picture="tangent"; with {picture!r} leave it out')
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model must be a torch.nn.Module, not {type(model).__name__}")
-    if isinstance(batches, Tensor | Mapping | tuple | np.ndarray):
+    check_model(model)
+    check_batches(batches)
+    if isinstance(batches, tuple):
         raise TypeError(
-            "batches must be several; put a single one into a list, [batch], and make one of a "
-            "tuple of batches, list(inputs.split(50))"
+            "batches is a tuple, which may be a single batch; put a single one into a list, "
+            "[batch], and make one of a tuple of batches, list(inputs.split(50))"
         )
     model = getattr(model, "_orig_mod", model)  # a compiled model runs without hooks
     modules = attention_modules(model)
@@ -184,8 +188,6 @@ def capture(
     with set_evaluation(model):
         for batch, mask in with_masks(batches, masks):
             inputs, batch_labels = split_batch(batch)
-            if isinstance(inputs, np.ndarray):
-                raise TypeError("batches must hold tensors of PyTorch; take torch.as_tensor(batch)")
             check_device(model, inputs)
             check_argument_names(model, inputs)
             labels.append(label_array(batch_labels, inputs))
@@ -298,18 +300,11 @@ class _Contraction:
         self._begin(mask)
         self._boolean = boolean_masks(self.model, inputs, crossed=self.crossed)
         observed: dict[int, Tensor] = {}
-        try:
-            with self._hooks(), HiddenKeys() as keys:
-                if own:
-                    observed = self.run_alone(inputs)
-                else:
-                    call_model(self.model, inputs)
-        except RuntimeError as error:  # of a shape that PyTorch refuses, in the model or here
-            raise CaptureError(
-                f"{type(self.model).__name__} does not run on the batch while its attention is "
-                f"observed ({error}). Check that it runs by itself with attn_implementation="
-                '"eager", or choose other layers with layers='
-            ) from error
+        with self._hooks(), HiddenKeys() as keys:
+            if own:
+                observed = self.run_alone(inputs)
+            else:
+                call_model(self.model, inputs)
         missing = [number for number in self.numbers if number not in self._contracted]
         if missing or self._read is None:
             raise CaptureError(
@@ -464,11 +459,15 @@ def _choose_layers(layers: Sequence[int] | None, count: int) -> list[int]:
     """Return the numbers of the chosen layers, in order."""
     if layers is None:
         return list(range(1, count + 1))
-    if isinstance(layers, int):
-        raise TypeError(f"layers must be a list of numbers, such as [{layers}], not {layers}")
-    numbers = sorted(set(layers))
-    if not numbers or len(numbers) < len(layers) or not 1 <= numbers[0] <= numbers[-1] <= count:
+    try:
+        given = [whole_number("each of layers", layer, 0) for layer in layers]
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"layers must be a list of whole numbers, such as [1], not {layers!r}"
+        ) from None
+    numbers = sorted(set(given))
+    if not numbers or len(numbers) < len(given) or not 1 <= numbers[0] <= numbers[-1] <= count:
         raise ValueError(
-            f"layers must name some of the model's layers 1 to {count}, each once, not {layers!r}"
+            f"layers must name some of the model's layers 1 to {count}, each once, not {given}"
         )
     return numbers

@@ -32,7 +32,11 @@ def readout_weights(readout: Readout | slice, mask: Tensor, dtype: torch.dtype) 
     chosen = named.get(readout, readout) if isinstance(readout, str) else readout
     if isinstance(chosen, int) and not isinstance(chosen, bool):
         chosen = slice(chosen, chosen + 1 or None)
-    if not isinstance(chosen, slice) or chosen.step not in (None, 1):
+    if (
+        not isinstance(chosen, slice)
+        or chosen.step not in (None, 1)
+        or not all(bound is None or isinstance(bound, int) for bound in (chosen.start, chosen.stop))
+    ):
         raise ValueError(
             'readout must be "first", "last", "mean", a token\'s index or a slice of tokens, not '
             f"{readout!r}"

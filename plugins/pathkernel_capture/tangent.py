@@ -30,7 +30,7 @@ from pathkernel_models.batches import join_batches
 from pathkernel_models.derivatives import check_kept, check_leaves, derivatives
 from pathkernel_models.errors import CaptureError
 from pathkernel_models.families import AttentionModule
-from pathkernel_models.outputs import Outputs, checked_outputs
+from pathkernel_models.outputs import Outputs, checked_outputs, target_tensor
 from pathkernel_models.precision import tolerance, widen
 from pathkernel_models.relations import examples_interact
 from pathkernel_models.state import open_to_observation, without_parameter_gradients
@@ -126,7 +126,7 @@ def _run_outputs(outputs: Outputs, batch: Any) -> tuple[Tensor, np.ndarray]:
         isinstance(z, Tensor)
         and z.ndim == 2
         and z.shape[1] > 1
-        and not (targets := torch.as_tensor(y)).is_floating_point()
+        and not (targets := target_tensor(y, z)).is_floating_point()
         and targets.ndim == 1
     )
     columns, targets = checked_outputs(given, "cross-entropy" if is_classes else "squared")

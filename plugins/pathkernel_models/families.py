@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from pathkernel_models.agreement import compare_attention
+from pathkernel_models.arguments import check_model
 from pathkernel_models.attention_heads import AttentionHeads, input_axis
 from pathkernel_models.errors import CaptureError
 from pathkernel_models.linear_maps import projection_matrix
@@ -140,7 +141,10 @@ def attention_modules(model: nn.Module) -> list[AttentionModule]:
     ------
     CaptureError
         If there is none of a known form.
+    TypeError
+        If the model is no module.
     """
+    check_model(model)
     modules = dict(model.named_modules())
     layers: list[AttentionModule] = []
     for name, module in modules.items():

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from pathkernel_core.paths.heads import every_head
 from pathkernel_datasets.variables.head_axis import Heads, heads_named, score_array
+from pathkernel_models.arguments import check_batches
 from pathkernel_models.batches import call_model, split_batch
 from pathkernel_models.compared_layers import ComparedLayers
 from pathkernel_models.errors import CaptureError
@@ -91,6 +92,7 @@ def heads_off(
     with ExitStack() as stack:
         stack.enter_context(without_fused_layers(model))
         if batches is not None:
+            check_batches(batches)
             means = mean_outputs(model, [layers[number - 1] for number in off], batches)
         stack.enter_context(switch_off_heads(layers, off, compared, means))
         if gains is not None:
@@ -142,14 +144,16 @@ def gains_by_layer(
     """Return the gains of the heads of every layer, (H,), 1 of those that are off.
 
     Raises a ValueError if a head has no gain, or one that is not finite or that contradicts
-    ``off``.
+    ``off``, and a TypeError for a choice of heads.
     """
+    if hasattr(gains, "gains"):  # a choice of heads
+        raise TypeError(f"gains is a {type(gains).__name__}; give its gains, choice.gains")
     axis = every_head([attention.heads for attention in layers])
-    values = score_array("gains", gains, axis).values
-    if values.shape[1] != 1 or not np.isfinite(values).all():
-        raise ValueError(
-            f"gains must hold a finite number for every head, but has shape {values.shape}"
-        )
+    values = score_array("gains", gains, axis, advice="take those of a choice, choice.gains").values
+    if values.shape[1] != 1:
+        raise ValueError(f"gains has {values.shape[1]} draws; give one number for every head")
+    if unknown := np.count_nonzero(~np.isfinite(values)):
+        raise ValueError(f"gains has {unknown} numbers that are NaN or infinite; give finite ones")
     by_layer = np.split(values[:, 0].copy(), np.cumsum([layer.heads for layer in layers])[:-1])
     for number, of_layer in enumerate(by_layer, start=1):
         gone = np.zeros(len(of_layer), dtype=bool)

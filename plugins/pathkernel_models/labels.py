@@ -51,7 +51,13 @@ def label_array(labels: Any, inputs: Any) -> np.ndarray | None:
     if isinstance(labels, Tensor):
         labels = labels.detach().cpu()
         labels = labels.numpy() if labels.dtype.itemsize > 2 else labels.tolist()
-    array = np.asarray(labels)
+    try:
+        array = np.asarray(labels)
+    except ValueError as error:
+        raise ValueError(
+            f"labels of a batch are a {type(labels).__name__} of unequal rows; give numbers or "
+            "names of classes, (batch,), or targets, (batch, C)"
+        ) from error
     if array.ndim not in (1, 2) or array.dtype.kind not in "biufUS":
         raise ValueError(
             f"labels of a batch have shape {array.shape} and type {array.dtype}; give numbers or "
@@ -95,6 +101,8 @@ def joined_labels(labels: list[np.ndarray | None], examples: int) -> np.ndarray 
     if len(columns) > 1:
         shapes = ", ".join(str(array.shape) for array in arrays[:4])
         raise ValueError(f"labels of batches have shapes {shapes}; give all as many columns")
+    if len({array.dtype.kind in "US" for array in arrays}) > 1:
+        raise ValueError("labels of some batches are names, and of others numbers; give one kind")
     all_labels = np.concatenate(arrays)
     if len(all_labels) != examples:
         raise ValueError(f"batches have {len(all_labels)} labels for {examples} examples")

@@ -222,9 +222,16 @@ def given_mask(mask: Any, shown: Tensor, where: str) -> Tensor:
     Raises
     ------
     CaptureError
-        If it is of another shape than the tokens, ``shown``, or counts tokens that attention hides.
+        If it holds other than numbers, is of another shape than the tokens, ``shown``, or counts
+        tokens that attention hides.
     """
-    mask = torch.as_tensor(mask, device=shown.device)
+    try:
+        mask = torch.as_tensor(mask, device=shown.device)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise CaptureError(
+            f"masks gives a {type(mask).__name__} that is no array of numbers ({error}); give one "
+            "with 1 for tokens and 0 for padding, (batch, M), for each batch"
+        ) from error
     if mask.shape != shown.shape or not ((mask == 0) | (mask == 1)).all():
         raise CaptureError(
             f"masks gives one of shape {tuple(mask.shape)} and type {mask.dtype} for a batch whose "

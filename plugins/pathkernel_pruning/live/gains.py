@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from pathkernel_core.arrays.products import matmul
 from pathkernel_models.agreement import with_own_function
+from pathkernel_models.arguments import check_batches, check_function, check_model, check_seed
 from pathkernel_models.compared_layers import ComparedLayers
 from pathkernel_models.derivatives import check_kept, check_leaves, derivatives
 from pathkernel_models.errors import CaptureError
@@ -66,8 +67,10 @@ class LiveNetwork:
         loss: LossName,
         seed: int = 0,
     ):
-        if isinstance(batches, str | Tensor | np.ndarray):
-            raise TypeError("batches must be a list of batches; put a single one into a list")
+        check_model(model)
+        check_batches(batches)
+        check_function("outputs", outputs, "which gives outputs of a batch and their targets")
+        seed = check_seed(seed)
         if loss not in ("squared", "cross-entropy"):
             raise ValueError(f'loss must be "squared" or "cross-entropy", but is {loss!r}')
         self._model, self._outputs, self._loss = model, outputs, loss

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from pathkernel_core.paths.heads import every_head
 from pathkernel_datasets.variables.head_axis import scores_by_head
 from pathkernel_models.agreement import shows_values, with_own_function
+from pathkernel_models.arguments import check_batches, check_function, check_model
 from pathkernel_models.batches import call_model, split_batch
 from pathkernel_models.compared_layers import ComparedLayers
 from pathkernel_models.derivatives import check_kept, check_leaves, derivatives
@@ -65,8 +66,9 @@ def gradient_scores(
         If there is no batch, or a loss is not a finite one of every example that depends on the
         heads.
     """
-    if isinstance(batches, str):
-        raise TypeError(f"batches must be several; put {batches!r} into a list, [{batches!r}]")
+    check_model(model)
+    check_batches(batches)
+    check_function("loss", loss, "which gives the loss of every example of a batch")
     layers = attention_modules(model)
     refuse_shared_weights(model, layers)
     heads = [attention.heads for attention in layers]
@@ -182,6 +184,8 @@ def _check_losses(losses: Any, where: str, batch: int) -> None:
             f"loss must give the loss of each of the {batch} examples of a batch, but gives "
             f'{shape}; PyTorch\'s own losses do with reduction="none"'
         )
+    if losses.is_complex():
+        raise ValueError(f"loss gives values of {losses.dtype}; give real ones")
     if not losses.isfinite().all():
         raise ValueError(
             "loss gives values that are NaN or infinite; every example needs a finite one"

@@ -111,7 +111,7 @@ def take_out(
                     _shrink(model, attention, heads, kinds, changes)
                 check_same(outputs_of(model, batch, layers), expected)
             except Exception as error:  # whatever a model raises whose shapes do not fit
-                reasons.append(error)
+                reasons.append(error.__cause__ or error)
                 continue
             changes.pop_all()
             return

@@ -284,7 +284,7 @@ def test_decoder_beside_an_encoder():
 def test_attention_is_put_back_when_a_pass_fails():
     model = transformers.BertModel(transformers.BertConfig(**SMALL))
     model.train()
-    with pytest.raises(IndexError):
+    with pytest.raises(CaptureError, match="IndexError: index out of range"):
         capture(model, [{"input_ids": torch.tensor([[99]])}], readout="mean")
     assert model.config._attn_implementation == "sdpa"
     assert model.training
