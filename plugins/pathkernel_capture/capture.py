@@ -374,7 +374,8 @@ class _Contraction:
         if attention.isnan().any():
             raise CaptureError(
                 f"{where} gives attention that is NaN. Where the model gives no NaN by itself, "
-                "eager attention to padding overflows in double precision; take model.float()"
+                "eager attention to padding overflows in double precision; take model.float(), or "
+                'model.set_attn_implementation("sdpa")'
             )
         if not torch.equal(mask, shown):
             raise CaptureError(

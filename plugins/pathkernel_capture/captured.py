@@ -22,6 +22,14 @@ if TYPE_CHECKING:
     from pathkernel_tasks.custom import Custom
 
 
+def check_captured(examples: Any, name: str) -> None:
+    """Raise a TypeError unless examples are those of a capture."""
+    if not isinstance(examples, Captured):
+        raise TypeError(
+            f"{name} must be captured examples, of pathkernel.capture, but is {described(examples)}"
+        )
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Captured:
     """Examples along attention paths of a model.
@@ -172,11 +180,7 @@ class Captured:
 
     def check_alike(self, examples: Captured, name: str) -> None:
         """Raise a ValueError unless another capture is of the same heads."""
-        if not isinstance(examples, Captured):
-            raise TypeError(
-                f"{name} must be captured examples, of pathkernel.capture, but is "
-                f"{described(examples)}"
-            )
+        check_captured(examples, name)
         if (examples.members, examples.skips) != (self.members, self.skips):
             raise ValueError(
                 f"{name} holds heads {examples.members}{' and skips' * examples.skips}, but these "

@@ -78,6 +78,8 @@ def without_fused_layers(model: nn.Module | None = None) -> Iterator[None]:
 
 def _fault_of_fusion(layer: Any, args: tuple, kwargs: dict) -> str:
     """Return what an encoder layer would compute wrongly if fused, or nothing."""
+    if type(layer).forward is not nn.TransformerEncoderLayer.forward:
+        return ""
     parts = dict(layer.named_modules())  # registered, which a substitute may hide
     attention: Any = parts["self_attn"]
     is_fused = (
@@ -96,7 +98,8 @@ def _fault_of_fusion(layer: Any, args: tuple, kwargs: dict) -> str:
         return ""
     for name, kind in _READ.items():
         if type(parts[name]).forward is not kind.forward:
-            return f"leaves out what {name}, a {type(parts[name]).__name__}, does beside its weight"
+            substitute = f"{type(parts[name]).__module__}.{type(parts[name]).__qualname__}"
+            return f"leaves out what {name} ({substitute}) does beside its weight"
     given = _ENCODER_LAYER.bind(layer, *args, **kwargs).arguments
     for name in ("src_mask", "src_key_padding_mask"):
         mask = given.get(name)

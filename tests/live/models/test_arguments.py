@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 import xarray as xr
 
+import pathkernel_core as pk
+
 torch = pytest.importorskip("torch", reason="capture is of PyTorch models")
 from torch import nn
 
 from pathkernel_capture.capture import capture
 from pathkernel_capture.network_choice import choose_network
+from pathkernel_capture.theory_rises import theory_rises
 from pathkernel_models.attention_heads import AttentionHeads
 from pathkernel_models.heads_off import heads_off
 from pathkernel_models.heads_table import list_heads
@@ -50,6 +53,9 @@ def described(**parts):
     return AttentionHeads(**{"count": 2, "output": nn.Linear(8, 8)} | parts)
 
 
+CAPTURED = capture(MODEL, [LABELLED]).scale_tokens(3.0)
+PROBLEM = pk.Problem(CAPTURED.xi, CAPTURED.labels)
+SOLUTION = pk.gp_limit(PROBLEM, pk.Network(CAPTURED.heads, 10.0), 0.1)
 CHOICE = {"model": MODEL, "batches": [INPUTS], "outputs": outputs, "report": silent}
 COMPARED = {"model": MODEL, "measure": losses, "scores": {"first": SCORES}, "report": silent}
 COMPARED |= {"random": 2, "resamples": 2}
@@ -75,7 +81,8 @@ FUNCTIONS = {
     "capture": (capture, {"model": MODEL, "batches": [INPUTS]}),
     "tangent": (capture, TANGENT),
     "describe": (described, {}),
-    "network": (choose_network, {"train": capture(MODEL, [LABELLED]), "report": silent}),
+    "network": (choose_network, {"train": CAPTURED, "report": silent}),
+    "rises": (theory_rises, {"train": CAPTURED, "validation": CAPTURED, "solution": SOLUTION}),
 }
 
 
@@ -124,7 +131,9 @@ WRONG = {
     "layers": ("capture tangent", [1, [0], [3], ["1"], [1.0], [[1]], [True], [1, 1], []]),
     "masks": ("capture", [3, ["a"], [[[1, 0], [1]]], []]),
     "projection": ("tangent", [0, True]),
-    "train": ("network", [SCORES]),
+    "train": ("network rises", [SCORES]),
+    "validation": ("rises", [SCORES]),
+    "solution": ("rises", [SCORES]),
     "output": ("describe", [torch.ones(8, 8), nn.LayerNorm(8), nn.Conv1d(8, 8, 1)]),
     "projections": ("describe", [nn.Linear(8, 24), [nn.Linear(8, 8)] * 2]),
 }

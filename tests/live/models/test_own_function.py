@@ -36,6 +36,18 @@ class Halved(nn.LayerNorm):
         return super().forward(x) / 2
 
 
+class GatedLayer(nn.TransformerEncoderLayer):
+    """A layer with a forward pass of its own, and without all parts of PyTorch's."""
+
+    def __init__(self):
+        super().__init__(WIDTH, HEADS, 24, batch_first=True)
+        del self.linear2
+
+    def forward(self, src, src_mask=None, **_):
+        attended, _ = self.self_attn(src, src, src, attn_mask=src_mask, need_weights=False)
+        return src + attended * self.linear1(src)[..., :WIDTH].sigmoid()
+
+
 def encoder(heads=HEADS):
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(WIDTH, heads, 24, batch_first=True, dropout=0.0)
@@ -75,8 +87,8 @@ OTHERWISE = {
     "adapter": (lambda: adapted(str(RANDOM.choice(["linear1", "linear2"]))), {}),
     "norm": (halved, {}),
 }
-NAMES = {"bias of keys": "src_key_padding_mask", "adapter": "linear[12], a Adapted"}
-NAMES |= {"alibi": "src_mask", "bias": "src_mask", "norm": "norm2, a Halved"}
+NAMES = {"bias of keys": "src_key_padding_mask", "adapter": r"linear[12] \(.*Adapted\)"}
+NAMES |= {"alibi": "src_mask", "bias": "src_mask", "norm": r"norm2 \(.*Halved\)"}
 
 
 def some_heads():
@@ -142,6 +154,9 @@ def test_other_models_are_not():
         with heads_off(model, [(1, 1)]):
             model(INPUTS, **alibi)
         with torch.no_grad(), heads_off(model := encoder(1), [(1, 1)]):
+            model(INPUTS, **alibi)
+        model = nn.TransformerEncoder(GatedLayer(), 2, enable_nested_tensor=False).eval()
+        with torch.no_grad(), heads_off(model, [(1, 1)]):
             model(INPUTS, **alibi)
         torch.backends.mha.set_fastpath_enabled(False)
         try:
