@@ -184,6 +184,12 @@ def beside_cross_attention(model: nn.Module, attention: AttentionModule) -> bool
     )
 
 
+def is_crossed(model: nn.Module, attention: AttentionModule) -> bool:
+    """Whether attention, as one that describes its heads may, attends to another sequence."""
+    parent = model.get_submodule(attention.name.rpartition(".")[0])
+    return _is_crossed(attention.name, attention.module, parent)
+
+
 def _attention(
     number: int, name: str, module: nn.Module, parent: nn.Module
 ) -> AttentionModule | None:
@@ -242,6 +248,7 @@ def _attention(
 
 
 _READ_WEIGHTS = ("WavLMAttention",)  # classes that call multi_head_attention_forward
+_TOKENS_FIRST = ("modeling_fsmt",)  # files of transformers with sequences on the second axis
 _CROSSED = re.compile("cross|encdec|encoder_attn", re.IGNORECASE)
 _COUNTS = ("num_heads", "num_attention_heads", "n_heads", "n_head")
 _SIZES = ("head_dim", "attention_head_size", "head_size", "key_value_proj_dim")
@@ -287,13 +294,14 @@ def _of_projections(module: nn.Module, parent: nn.Module) -> AttentionHeads | No
     by_head = hasattr(module, "query_key_value") or getattr(module, "multi_query", None) is False
     bias = getattr(module, "relative_attention_bias", None)  # T5's
     bias = bias if isinstance(bias, nn.Embedding) else None
+    batch_first = type(module).__module__.rpartition(".")[2] not in _TOKENS_FIRST
     try:
         if None not in projections and not type(module).__name__.startswith("CodeGen"):
-            return AttentionHeads(count or 0, output, projections, by_head, bias)
+            return AttentionHeads(count or 0, output, projections, by_head, bias, batch_first)
     except CaptureError:
         pass  # rows in another order
     try:
-        return AttentionHeads(count or 0, output)
+        return AttentionHeads(count or 0, output, batch_first=batch_first)
     except CaptureError:
         return None
 
