@@ -163,7 +163,7 @@ def tests_torch(session):
 def tests_models(session):
     """Run the tests of live models with every library that they name; as tests_torch."""
     _install_torch(session)
-    libraries = ("transformers>=5", "timm", "peft", "accelerate", "transformer-lens")
+    libraries = ("transformers>=5", "timm", "peft", "accelerate", "transformer-lens>=4")
     session.install(".", *_group("test"), *LIBRARIES, TORCH, *libraries)
     _test(session, "-m", "torch and not slow", "tests/live")
 

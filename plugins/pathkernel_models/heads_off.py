@@ -108,7 +108,7 @@ def refuse_shared_weights(model: nn.Module, layers: Sequence[AttentionModule]) -
 
 def _identity(attention: AttentionModule) -> int:
     """Return a number of the output weight, or of the module that computes it."""
-    stored = attention.projection._parameters.get(attention.weight_name)
+    stored = attention.projection._parameters.get("weight")
     return id(attention.projection if stored is None else stored)
 
 

@@ -189,8 +189,6 @@ def factors_by_layer(
 
 def by_head(outputs: Tensor, attention: AttentionModule) -> Tensor:
     """Outputs of the heads of a layer, (…, H, G), from those side by side, (…, H·G)."""
-    if attention.output.ndim == 3:  # of TransformerLens
-        return outputs
     return outputs.unflatten(-1, (attention.heads, -1))
 
 
@@ -236,7 +234,7 @@ class _Layer:
             )
 
     def _mask_outputs(self, outputs: Tensor) -> Tensor:
-        """Outputs of the heads, (…, H·G) or (…, H, G), without those that are off."""
+        """Outputs of the heads, (…, H·G), without those that are off."""
         self._projection_ran = True
         mask = self._removed.to(outputs.device)
         if self._mean is not None:
@@ -244,8 +242,6 @@ class _Layer:
             mean = self._mean.to(heads)
             return torch.where(mask[:, None], mean, heads).reshape(outputs.shape)
         # filled rather than multiplied: 0 times the infinity or NaN of a head that is off is NaN
-        if self._attention.output.ndim == 3:  # (…, H, G), of TransformerLens
-            return outputs.masked_fill(mask[:, None], 0.0)
         return outputs.masked_fill(mask.repeat_interleave(outputs.shape[-1] // len(mask)), 0.0)
 
     def _masked_weight(self, weight: Tensor) -> Tensor:
