@@ -114,7 +114,7 @@ class _Sums:
     def _tokens(self, number: int, seen: ObservedHeads, inputs: Any, *, is_plain: bool) -> Tensor:
         """Return the tokens, (batch, M), of a layer whose keys are not those of its tokens."""
         batch, count = seen.heads.shape[:2]
-        reason = "its weights are not seen"
+        reason = "its weights are not seen by head"
         if seen.padding is not None:
             if is_plain:
                 return seen.heads.new_ones((batch, count), dtype=torch.bool)
