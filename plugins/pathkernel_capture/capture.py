@@ -52,7 +52,7 @@ from pathkernel_models.outputs import Outputs
 from pathkernel_models.precision import is_half, tolerance, widen
 from pathkernel_models.sequences import check_one_sequence
 from pathkernel_models.state import hides_attention, open_to_observation, set_evaluation
-from pathkernel_models.switching import observe_heads
+from pathkernel_models.switching import ObservedHeads, observe_heads
 from pathkernel_models.watching import first_argument
 
 Picture = Literal["heads", "product", "tangent"]
@@ -283,12 +283,12 @@ class _Contraction:
         """Run the model on a batch; return the outputs of its heads, (batch, M, H, G), by layer."""
         heads: dict[int, Tensor] = {}
 
-        def note(outputs: Tensor, number: int) -> None:
-            heads[number] = outputs
+        def note(number: int, seen: ObservedHeads) -> None:
+            heads[number] = seen.heads
 
         with ExitStack() as stack:
-            for layer in self.layers.values():
-                stack.enter_context(observe_heads(layer, note))
+            for number, layer in self.layers.items():
+                stack.enter_context(observe_heads(layer, partial(note, number)))
             call_model(self.model, inputs)
         return heads
 

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
-import torch
 import xarray as xr
 from torch import Tensor, nn
 
 from pathkernel_core.paths.heads import every_head
 from pathkernel_datasets.variables.head_axis import Heads, heads_named, score_array
 from pathkernel_models.arguments import check_batches
-from pathkernel_models.batches import call_model, split_batch
 from pathkernel_models.compared_layers import ComparedLayers
 from pathkernel_models.errors import CaptureError
 from pathkernel_models.families import AttentionModule, attention_modules
-from pathkernel_models.state import set_evaluation, without_fused_layers
-from pathkernel_models.switching import observe_heads, scale_heads, switch_off_heads
+from pathkernel_models.head_means import mean_outputs
+from pathkernel_models.state import without_fused_layers
+from pathkernel_models.switching import scale_heads, switch_off_heads
 
 
 @contextmanager
@@ -31,6 +29,7 @@ def heads_off(
     *,
     replace: Literal["zero", "mean"] = "zero",
     batches: Iterable[Any] | None = None,
+    masks: Iterable[Tensor] | None = None,
     gains: xr.DataArray | None = None,
 ) -> Iterator[nn.Module]:
     """Switch heads of a model off inside the context; its weights stay as they are.
@@ -51,10 +50,14 @@ def heads_off(
     heads : iterable of (layer, head), or of labels such as ``"2-1"``
         Both numbered from 1, as in ``Captured.members``; such as ``scores["head"][:3]``.
     replace : {"zero", "mean"}
-        Output of these heads: zero, or the mean of their outputs over the tokens of ``batches``,
-        without those that an ``attention_mask`` of the batch hides.
+        Output of these heads: zero, or the mean of their outputs over the tokens of ``batches``:
+        for every layer those of its own sequence, without padding, which are the keys that its
+        attention hides from every query.
     batches : iterable, optional
         For means: batches as for :func:`pathkernel.capture`.
+    masks : iterable of tensor, shape (batch, M), optional
+        For means: one for each batch, 1 for tokens and 0 for padding, of the tokens of these
+        layers. For attention that does not tell, or that attends to padding.
     gains : xarray.DataArray, dims (head,), optional
         Factors of the outputs of all other heads, such as of
         :func:`pathkernel_pruning.live.head_choice.refit_gains`.
@@ -68,8 +71,8 @@ def heads_off(
     ------
     CaptureError, ValueError
         If its attention is not known, or several modules share its weights; it has no such head; in
-        the first pass, if the heads lie elsewhere in the weights; or at the end, if attention ran,
-        but not its output projection.
+        the first pass, if the heads lie elsewhere in the weights; at the end, if attention ran, but
+        not its output projection; or for means, if it cannot be told which tokens are padding.
 
     Warns
     -----
@@ -88,12 +91,15 @@ def heads_off(
             if batches is None
             else 'batches serve for means only; give replace="mean"'
         )
+    if masks is not None and batches is None:
+        raise ValueError('masks are of batches, which serve for means; give replace="mean"')
+    if batches is not None:
+        check_batches(batches)
     compared = ComparedLayers()
     with ExitStack() as stack:
         stack.enter_context(without_fused_layers(model))
         if batches is not None:
-            check_batches(batches)
-            means = mean_outputs(model, [layers[number - 1] for number in off], batches)
+            means = mean_outputs(model, [layers[number - 1] for number in off], batches, masks)
         stack.enter_context(switch_off_heads(layers, off, compared, means))
         if gains is not None:
             stack.enter_context(scale_heads(layers, gains_by_layer(layers, gains, off), compared))
@@ -116,7 +122,7 @@ def refuse_shared_weights(model: nn.Module, layers: Sequence[AttentionModule]) -
 
 def _identity(attention: AttentionModule) -> int:
     """Return a number of the output weight, or of the module that computes it."""
-    stored = attention.projection._parameters.get(attention.weight_name)
+    stored = attention.projection._parameters.get("weight")
     return id(attention.projection if stored is None else stored)
 
 
@@ -165,34 +171,3 @@ def gains_by_layer(
             )
         of_layer[gone] = 1.0
     return by_layer
-
-
-def mean_outputs(
-    model: nn.Module, layers: Sequence[AttentionModule], batches: Iterable[Any]
-) -> dict[int, Tensor]:
-    """Return the mean outputs (H, G) of the heads of some layers over tokens, by layer."""
-    sums: dict[int, Tensor] = {}
-    counts: dict[int, float] = {}
-
-    def add(heads: Tensor, number: int, mask: Tensor | None) -> None:
-        weights = heads.new_ones(heads.shape[:2], dtype=torch.float64)
-        if mask is not None and mask.shape == heads.shape[:2]:
-            weights = mask.to(weights)
-        total = torch.einsum("bm,bmhg->hg", weights, heads.double())
-        sums[number] = sums.get(number, 0) + total
-        counts[number] = counts.get(number, 0.0) + float(weights.sum())
-
-    with set_evaluation(model):
-        for batch in batches:
-            inputs = split_batch(batch)[0]
-            mask = inputs.get("attention_mask") if isinstance(inputs, Mapping) else None
-            with ExitStack() as stack:
-                for attention in layers:
-                    stack.enter_context(observe_heads(attention, partial(add, mask=mask)))
-                call_model(model, inputs)
-    if missing := [layer for layer in layers if layer.number not in sums]:
-        raise ValueError(
-            f"batches must hold at least one batch on which {missing[0].where} runs, for the means "
-            "of its heads"
-        )
-    return {number: total / counts[number] for number, total in sums.items()}

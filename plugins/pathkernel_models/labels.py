@@ -79,17 +79,42 @@ def label_array(labels: Any, inputs: Any) -> np.ndarray | None:
     return array
 
 
+def check_no_mask(labels: Any, inputs: Any) -> None:
+    """Raise a ValueError if labels that are not used are a mask of tokens."""
+    if isinstance(labels, Tensor | np.ndarray) and labels.ndim == 2:
+        array = labels.detach().cpu().double().numpy() if isinstance(labels, Tensor) else labels
+        if _as_tokens(array, inputs) and _is_mask(array):
+            raise ValueError(
+                f"labels of a batch, of shape {array.shape}, are a mask of its tokens, since a "
+                "tuple is a pair of inputs and labels. Give a mask by its name among the arguments "
+                "of the model, a mapping, or ((inputs, mask), labels)"
+            )
+
+
 def _of_tokens(labels: np.ndarray, inputs: Any) -> bool:
     """Whether labels (batch, C) are likely to be of C tokens."""
-    shapes = [tuple(tensor.shape[:2]) for tensor in tensors_of(inputs) if tensor.ndim > 1]
-    if labels.shape not in shapes and labels.shape[::-1] not in shapes:
+    if not _as_tokens(labels, inputs) or _are_classes(labels):
         return False
-    truths = np.isin(labels, (0, 1)).all()
-    if truths and (labels.sum(axis=1) == 1).all():  # classes
+    return labels.dtype.kind in "biu" or _is_mask(labels)
+
+
+def _as_tokens(labels: np.ndarray, inputs: Any) -> bool:
+    """Whether inputs have the shape of labels (batch, C), tokens on either axis."""
+    shapes = [tuple(tensor.shape[:2]) for tensor in tensors_of(inputs) if tensor.ndim > 1]
+    return labels.shape in shapes or labels.shape[::-1] in shapes
+
+
+def _are_classes(labels: np.ndarray) -> bool:
+    """Whether one column of every row is marked."""
+    return bool(np.isin(labels, (0, 1)).all() and (labels.sum(axis=1) == 1).all())
+
+
+def _is_mask(labels: np.ndarray) -> bool:
+    """Whether labels mark one end of every row."""
+    if not np.isin(labels, (0, 1)).all() or _are_classes(labels):
         return False
     steps = np.diff(labels.astype(float), axis=1)
-    mask = truths and ((steps <= 0).all(axis=1) | (steps >= 0).all(axis=1)).all()
-    return labels.dtype.kind in "biu" or bool(mask)
+    return bool(((steps <= 0).all(axis=1) | (steps >= 0).all(axis=1)).all())
 
 
 def joined_labels(labels: list[np.ndarray | None], examples: int) -> np.ndarray | None:

@@ -53,9 +53,8 @@ def hidden_keys(function: Any, args: tuple, kwargs: Mapping[str, Any]) -> Tensor
         # relative to the largest score of the query: that is what decides on a weight of zero,
         # whatever constant a model adds
         largest = scores.amax(dim=-1, keepdim=True)
-        attending = largest > LOW  # other queries are padding themselves, or all scores are low
-        hidden = (scores - largest <= LOW) | ~attending
-        return hidden.all(dim=-2) & attending.any(dim=-2)
+        idle = largest <= LOW  # queries that are padding themselves; NaN is none
+        return ((scores - largest <= LOW) | idle).all(dim=-2)
     if function is F.scaled_dot_product_attention:
         mask = (dict(zip(_FUSED, args)) | dict(kwargs)).get("attn_mask")
         return None if mask is None else _low(mask, hidden=False).expand(*_square(mask)).all(-2)
@@ -153,7 +152,7 @@ def check_masks(
     for name, padding in masks_of(inputs):
         if not padding.any() or (crossed and name not in _TARGETS):
             continue
-        same = (by_sequence(hidden, len(padding)) for hidden in observed)
+        same = (~tokens, *(by_sequence(hidden, len(padding)) for hidden in observed))
         if _hides_padding(~tokens, padding) or any(
             hidden is not None and torch.equal(hidden, padding) for hidden in same
         ):
@@ -214,6 +213,52 @@ def _hides_padding(hidden: Tensor, padding: Tensor) -> bool:
     # one token may be of several entries of a mask, so that less padding need not hide any
     expected = padding.double().mean(dim=1) * hidden.shape[1] >= 2
     return bool((hidden.any(dim=1) | ~expected).all())
+
+
+def aligned_padding(hidden: Tensor, inputs: Any, count: int) -> Tensor | None:
+    """Return the padding of tokens, (batch, M), from keys that are more than they.
+
+    Keys of a prefix or a cache come before those of the tokens, a sink after them; a mask of the
+    batch tells which.
+
+    Parameters
+    ----------
+    hidden : Tensor of bool, shape (batch, key)
+        Keys that attention hides from every query.
+    inputs : tensor, mapping or tuple
+        Arguments of the model.
+    count : int
+        Number of tokens M.
+
+    Returns
+    -------
+    Tensor of bool or None
+        None if it cannot be told.
+    """
+    if hidden.shape[1] < count:
+        return None
+    first, last = hidden[:, :count], hidden[:, -count:]
+    told = [padding for _, padding in masks_of(inputs)]
+    if torch.equal(first, last) or any(torch.equal(hidden, padding) for padding in told):
+        return last
+    fitting = [keys for keys in (first, last) if any(torch.equal(keys, mask) for mask in told)]
+    return fitting[0] if fitting else None
+
+
+def tells_mask(model: nn.Module, inputs: Any) -> bool:
+    """Whether an argument of a model, also one by position, is named as a mask or as lengths."""
+    arguments = inputs
+    if not isinstance(inputs, Mapping):
+        args = inputs if isinstance(inputs, tuple | list) else (inputs,)
+        arguments = inspect.signature(model.forward).bind_partial(*args).arguments
+    return any(
+        isinstance(value, Tensor)
+        and ("mask" in name or "length" in name)
+        and bool(value.numel())
+        # a mask that is the same everywhere hides nothing
+        and bool((value != value.flatten()[0]).any())
+        for name, value in arguments.items()
+    )
 
 
 def given_mask(mask: Any, shown: Tensor, where: str) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from pathkernel_models.compared_layers import ComparedLayers
 from pathkernel_models.errors import CaptureError
 from pathkernel_models.families import AttentionModule, Change, standing_in
 from pathkernel_models.state import suspend_compilation, without_fused_layers
+from pathkernel_models.watching import Recording, attends_across, replaced_forward
 
 
 @contextmanager
@@ -118,18 +120,48 @@ def scale_heads(
         yield running
 
 
+class ObservedHeads(NamedTuple):
+    """Outputs of the heads of a layer in a forward pass.
+
+    ``heads`` are (batch, M, H, G). ``padding`` is where no query attends to a key, (batch, key), or
+    None if the attention was not seen. ``crossed`` tells whether keys are of another sequence.
+    """
+
+    heads: Tensor
+    padding: Tensor | None
+    crossed: bool
+
+
 @contextmanager
 def observe_heads(
-    attention: AttentionModule, report: Callable[[Tensor, int], None]
+    attention: AttentionModule, report: Callable[[ObservedHeads], None]
 ) -> Iterator[None]:
-    """Report the outputs of the heads of a layer, (batch, M, H, G), and its number, inside."""
+    """Report the outputs of the heads of a layer in every forward pass inside the context."""
+    forward, recording, crossed = attention.module.forward, Recording(rows=1), False
+
+    @functools.wraps(forward)
+    def recorded_forward(*args: Any, **kwargs: Any) -> Any:
+        nonlocal recording, crossed
+        recording, crossed = Recording(rows=1), attends_across(kwargs)
+        with recording:
+            return forward(*args, **kwargs)
 
     def report_outputs(outputs: Tensor) -> Tensor:
         heads = by_head(outputs, attention)
-        report(heads.transpose(0, 1) if attention.swapped else heads, attention.number)
+        if heads.ndim < 4:  # of a single sequence without an axis
+            heads = heads[None]
+        elif attention.swapped:
+            heads = heads.transpose(0, 1)
+        heads = heads.flatten(1, -3)  # tokens on several axes, as of an image
+        padding = recording.padding(len(heads), attention.heads)
+        report(ObservedHeads(heads, padding, crossed))
         return outputs
 
-    with suspend_compilation(), without_fused_layers(), attention.change_outputs(report_outputs):
+    with ExitStack() as stack:
+        stack.enter_context(suspend_compilation())
+        stack.enter_context(without_fused_layers())
+        stack.enter_context(replaced_forward(attention.module, recorded_forward))
+        stack.enter_context(attention.change_outputs(report_outputs))
         yield
 
 
@@ -154,8 +186,6 @@ def factors_by_layer(
 
 def by_head(outputs: Tensor, attention: AttentionModule) -> Tensor:
     """Outputs of the heads of a layer, (…, H, G), from those side by side, (…, H·G)."""
-    if attention.output.ndim == 3:  # of TransformerLens
-        return outputs
     return outputs.unflatten(-1, (attention.heads, -1))
 
 
@@ -217,15 +247,13 @@ class _Layer:
             yield
 
     def _mask_outputs(self, outputs: Tensor) -> Tensor:
-        """Outputs of the heads, (…, H·G) or (…, H, G), without those that are off."""
+        """Outputs of the heads, (…, H·G), without those that are off."""
         mask = self._removed.to(outputs.device)
         if self._mean is not None:
             heads = by_head(outputs, self._attention)
             mean = self._mean.to(heads)
             return torch.where(mask[:, None], mean, heads).reshape(outputs.shape)
         # filled rather than multiplied: 0 times the infinity or NaN of a head that is off is NaN
-        if self._attention.output.ndim == 3:  # (…, H, G), of TransformerLens
-            return outputs.masked_fill(mask[:, None], 0.0)
         return outputs.masked_fill(mask.repeat_interleave(outputs.shape[-1] // len(mask)), 0.0)
 
     def _masked_weight(self, weight: Tensor) -> Tensor:

@@ -89,8 +89,7 @@ def remove_heads(
     ]
     for number in changed:
         attention = layers[number - 1]
-        if attention.projection is not attention.module:  # else its weight is a parameter
-            check_stored(attention.projection, attention.output_inputs_last, attention.where)
+        check_stored(attention.projection, attention.output_inputs_last, attention.where)
         if smaller and number in off:
             check_divisible(attention)
     changed_layers, compared = [layers[number - 1] for number in changed], ComparedLayers()
