@@ -129,7 +129,7 @@ WRONG = {
     "readout": ("capture", [9, [0], slice("a", None)]),
     "picture": ("capture", [["heads"]]),
     "layers": ("capture tangent", [1, [0], [3], ["1"], [1.0], [[1]], [True], [1, 1], []]),
-    "masks": ("capture", [3, ["a"], [[[1, 0], [1]]], []]),
+    "masks": ("capture mean", [3, ["a"], [[[1, 0], [1]]], []]),
     "projection": ("tangent", [0, True]),
     "train": ("network rises", [SCORES]),
     "validation": ("rises", [SCORES]),
