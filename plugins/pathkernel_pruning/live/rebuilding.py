@@ -9,10 +9,11 @@ from __future__ import annotations
 import copy
 import importlib
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,11 +23,10 @@ from torch.overrides import TorchFunctionMode
 
 from pathkernel_models.errors import CaptureError
 from pathkernel_models.families import AttentionModule, attention_modules
+from pathkernel_pruning.live.bounds import Bounds, BoundsError
+from pathkernel_pruning.live.confinement import confined
+from pathkernel_pruning.live.foreign_names import check_names, without_foreign
 
-_LAYERS = re.compile(r"(^|_)n(um)?_.*layers?$|layers$|^depth$|^n_layers?$")
-_MOST_LAYERS = 1000  # that a configuration may ask for, if the weights have fewer arrays
-# keys by which a configuration has transformers load code or weights from elsewhere
-_FOREIGN = re.compile("auto_map|implementation|quantization_config|use_kernels|custom_pipelines")
 _TIMM_OPTIONS = ("num_classes", "in_chans", "img_size", "global_pool")
 _SIMPLE = (bool, int, float, str, tuple, type(None))
 _PASSING = {"training", "fused_attn", "grad_checkpointing"}  # attributes that change no output
@@ -78,18 +78,25 @@ class Recipe:
         """Build the model on ``"meta"``, without memory, if its class can be built there."""
         try:
             return self.build("meta")
+        except BoundsError:
+            raise
         except CaptureError:  # some classes compute numbers from tensors
             return self.build()
 
-    def check_sizes(self, arrays: int) -> None:
-        """Raise a CaptureError if a configuration asks for many more layers than arrays."""
-        for key, value in _entries(self.options):
-            if not isinstance(value, int) or not _LAYERS.search(key.rpartition(".")[2]):
-                continue
-            if value > max(arrays, _MOST_LAYERS):
-                raise CaptureError(
-                    f"the configuration says {key} = {value}, but the weights are {arrays} arrays"
-                )
+    @contextmanager
+    def guarded(self, bounds: Bounds, folder: str | os.PathLike | None = None) -> Iterator[None]:
+        """Context in which a recipe from a file is built: closed to all else, and bounded.
+
+        Raises a CaptureError, before anything is built, if the recipe names files or exceeds the
+        bounds.
+        """
+        bounds.check(self.options)
+        check_names(self.name, self.options)
+        _library(self.library)  # imports may open files of their own
+        if self.library == "transformers":
+            _class_of_transformers(self.name)
+        with confined(folder), bounds.watch():
+            yield
 
 
 class _Undrawn(TorchFunctionMode):
@@ -138,7 +145,7 @@ def configuration(model: nn.Module) -> str:
     return text
 
 
-def _of_transformers(name: str, options: dict[str, Any]) -> nn.Module:
+def _class_of_transformers(name: str) -> Any:
     transformers = _library("transformers")
     kind: Any = getattr(transformers, name, None) if name.isidentifier() else None
     config: Any = getattr(kind, "config_class", None)
@@ -151,21 +158,13 @@ def _of_transformers(name: str, options: dict[str, Any]) -> nn.Module:
             f"transformers {transformers.__version__} has no model {name!r:.80}; give the whole "
             "model, load_model(folder, model=…)"
         )
-    model: nn.Module = kind(config.from_dict(_without_foreign(options)))
+    return kind
+
+
+def _of_transformers(name: str, options: dict[str, Any]) -> nn.Module:
+    kind = _class_of_transformers(name)
+    model: nn.Module = kind(kind.config_class.from_dict(without_foreign(options)))
     return model
-
-
-def _without_foreign(value: Any) -> Any:
-    """Remove all by which a configuration names code or weights to load."""
-    if isinstance(value, list):
-        return [_without_foreign(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    return {
-        key: False if key == "use_pretrained_backbone" else _without_foreign(item)
-        for key, item in value.items()
-        if not _FOREIGN.search(key)
-    }
 
 
 def _of_timm(name: str, options: dict[str, Any]) -> nn.Module:
@@ -206,15 +205,6 @@ def _timm_options(model: nn.Module) -> dict[str, Any]:
         "global_pool": getattr(model, "global_pool", None),
     }
     return {name: value for name, value in told.items() if isinstance(value, int | str | tuple)}
-
-
-def _entries(options: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the values of nested mappings by dotted keys."""
-    for key, value in options.items():
-        if isinstance(value, dict):
-            yield from _entries(value, f"{path}{key}.")
-        else:
-            yield f"{path}{key}", value
 
 
 def tied_names(model: nn.Module) -> dict[str, str]:

@@ -22,6 +22,8 @@ from pathkernel_core.system.memory import check_memory
 from pathkernel_core.system.text import printable
 from pathkernel_models.errors import CaptureError
 from pathkernel_models.families import AttentionModule, attention_modules
+from pathkernel_pruning.live.bounds import Bounds
+from pathkernel_pruning.live.confinement import confined
 from pathkernel_pruning.live.rebuilding import (
     Recipe,
     are_alike,
@@ -41,6 +43,7 @@ _CONFIGURATION, _GENERATION = "config.json", "generation_config.json"
 _FILES = {_DESCRIPTION, _WEIGHTS, _CONFIGURATION, _GENERATION}
 _LONGEST = 2**24  # bytes of a JSON file
 _MOST_HEADS = 2**16  # of a layer
+_MOST_REMOVALS = 256  # of heads of a layer, one after the other
 _RESTORE = "restore the folder from a copy, or save the model again"
 _GIVE = "give the model that was saved, built whole as before heads were taken out"
 _FLOATS = {str(dtype): dtype for dtype in (torch.float64, torch.float32, torch.float16)}
@@ -75,13 +78,13 @@ class _Description:
     """Content of ``pathkernel.json``."""
 
     kind: str
-    sha256: str
     library: str | None = None
     name: str = ""
     options: dict[str, Any] = field(default_factory=dict)
     removals: dict[str, Removals] = field(default_factory=dict)
     tied: dict[str, str] = field(default_factory=dict)
     buffers: dict[str, str] = field(default_factory=dict)
+    checksums: dict[str, str] = field(default_factory=dict)
 
     def to_json(self, saved: SavedModel) -> dict[str, Any]:
         libraries = ["pathkernel", "torch", *([self.library] if self.library else [])]
@@ -102,7 +105,7 @@ class _Description:
             "layers": layers,
             "tied": self.tied,
             "buffers": self.buffers,
-            "sha256": self.sha256,
+            "sha256": self.checksums,
         }
 
     @classmethod
@@ -116,6 +119,8 @@ class _Description:
             if not (isinstance(layer["heads"], int) and 0 < layer["heads"] <= _MOST_HEADS):
                 raise ValueError(f"heads {layer['heads']!r:.40} of layer {name!r:.40}")
             numbers = set(range(1, layer["heads"] + 1))
+            if len(left) > _MOST_REMOVALS:
+                raise ValueError(f"{len(left)} removals of layer {name!r:.40}")
             for heads in left:
                 if not (heads and sorted({*heads}) == heads and {*heads} <= numbers):
                     raise ValueError(f"heads {heads!r:.40} of layer {name!r:.40}")
@@ -125,18 +130,18 @@ class _Description:
             removals[name] = Removals(layer["heads"], tuple(map(tuple, left)), tuple(widths))
         if not {*content["buffers"].values()} <= {*_FLOATS}:
             raise ValueError("types of buffers")
-        texts = [content["class"], content["name"], content["sha256"]]
+        texts = [content["class"], content["name"], *content["sha256"].values()]
         if not all(isinstance(text, str) for text in (*texts, *content["tied"].values())):
             raise TypeError("texts")
         return cls(
             kind=content["class"],
-            sha256=content["sha256"],
             library=library,
             name=content["name"],
             options=dict(content["options"]),
             removals=removals,
             tied=dict(content["tied"]),
             buffers=dict(content["buffers"]),
+            checksums=dict(content["sha256"]),
         )
 
 
@@ -174,7 +179,7 @@ def save_model(model: nn.Module, folder: str | os.PathLike) -> SavedModel:
     tensors, tied = _state(model)
     removals = {attention.name: removals_of(attention) for attention in layers}
     removals = {name: entry for name, entry in removals.items() if entry.left}
-    description = _Description(f"{type(model).__module__}.{type(model).__qualname__}", "")
+    description = _Description(f"{type(model).__module__}.{type(model).__qualname__}")
     description.removals, description.tied = removals, tied
     changed, loaded_by = None, "load_model with model="
     recipe = recipe_of(model)
@@ -195,14 +200,13 @@ def save_model(model: nn.Module, folder: str | os.PathLike) -> SavedModel:
         from safetensors.torch import save_file
 
         save_file(tensors, partial / _WEIGHTS, metadata={"format": "pt"})
-        with open(partial / _WEIGHTS, "rb") as stream:
-            description.sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
         if description.library == "transformers":
             text = configuration(model) if changed is None else changed.to_json_string()
             (partial / _CONFIGURATION).write_text(text, encoding="utf-8")
             if getattr(model, "generation_config", None) is not None and model.can_generate():
                 text = model.generation_config.to_json_string()
                 (partial / _GENERATION).write_text(text, encoding="utf-8")
+        description.checksums = {path.name: _checksum(path) for path in sorted(partial.iterdir())}
         text = json.dumps(description.to_json(saved), indent=2, allow_nan=False)
         (partial / _DESCRIPTION).write_text(f"{text}\n", encoding="utf-8")
     return saved
@@ -239,22 +243,26 @@ def load_model(folder: str | os.PathLike, model: nn.Module | None = None) -> nn.
     shapes = _shapes(folder)
     if model is None:
         recipe = _recipe(folder, description)
-        recipe.check_sizes(len(shapes))
-        model = recipe.build_sketch()
-        if any(value.is_meta for value in (*model.parameters(), *model.buffers())):
-            # first without memory: a damaged file may ask for any
-            with _taken_out(model, description, folder):
-                _check_shapes(model, description, shapes, folder, _RESTORE)
-            computed = sum(value.numel() * 8 for value in passing_buffers(model).values())
-            check_memory(f"{str(folder)!r}", computed, "its configuration is damaged")
-            model = recipe.build()
+        bounds = Bounds.of_shapes((shape for shape, _ in shapes.values()), len(description.tied))
+        with recipe.guarded(bounds, folder):
+            model = recipe.build_sketch()
+            if any(value.is_meta for value in (*model.parameters(), *model.buffers())):
+                # first without memory: only what fits the weights is built
+                with _taken_out(model, description, folder):
+                    _check_shapes(model, description, shapes, folder, _RESTORE)
+                computed = sum(value.numel() * 8 for value in passing_buffers(model).values())
+                check_memory(f"{str(folder)!r}", computed, "its configuration is damaged")
+                model = None
+        if model is None:
+            with recipe.guarded(bounds, folder):
+                model = recipe.build()
         remedy = _RESTORE
     else:
         remedy = _GIVE
     with _taken_out(model, description, folder):
         _check_shapes(model, description, shapes, folder, remedy)
         _load(model, description, folder)
-    _add_generation(model, folder)
+    _add_generation(model, description, folder)
     return model.eval()
 
 
@@ -297,7 +305,10 @@ def _whole_layers(
 ) -> list[tuple[int, int]] | None:
     """Heads and groups of all layers of the whole model; None if it is not built from a recipe."""
     try:
-        built = recipe.build_sketch()
+        shapes, tied = shapes_of(model), description.tied  # as the loaded file will have them
+        bounds = Bounds.of_shapes((shapes[name] for name in shapes if name not in tied), len(tied))
+        with recipe.guarded(bounds):
+            built = recipe.build_sketch()
         whole = [(attention.heads, attention.groups) for attention in attention_modules(built)]
         with removed_again(built, description.removals):
             return whole if are_alike(built, model, recipe.library) else None
@@ -329,8 +340,13 @@ def _removed_labels(layers: list[AttentionModule]) -> tuple[tuple[str, ...], tup
     return tuple(taken_out), tuple(zero)
 
 
-def _json(path: Path) -> dict[str, Any] | None:
-    """Read a JSON object from a file; None if there is none."""
+def _checksum(path: Path) -> str:
+    with open(path, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _json(path: Path, checksums: Mapping[str, str] | None = None) -> dict[str, Any] | None:
+    """Read a JSON object from a file, which has a checksum if these are given; None if absent."""
     if (stream := open_regular(path)) is None:
         return None
     with stream:
@@ -338,12 +354,19 @@ def _json(path: Path) -> dict[str, Any] | None:
     try:
         if len(text) > _LONGEST:
             raise ValueError(f"it is longer than {_LONGEST} bytes")
+        if checksums is not None:
+            _check_sum(hashlib.sha256(text).hexdigest(), checksums.get(path.name))
         content = json.loads(text)
         if not isinstance(content, dict):
             raise ValueError("it is no JSON object")
     except (ValueError, RecursionError) as error:
         raise _damage_error(path, error) from error
     return content
+
+
+def _check_sum(actual: str, expected: str | None) -> None:
+    if actual != expected:
+        raise ValueError(f"it is not the file that {_DESCRIPTION} was saved with")
 
 
 def _damage_error(path: Path, reason: object) -> CaptureError:
@@ -382,7 +405,7 @@ def _recipe(folder: Path, description: _Description) -> Recipe:
         )
     options = description.options
     if description.library == "transformers":
-        content = _json(folder / _CONFIGURATION)
+        content = _json(folder / _CONFIGURATION, description.checksums)
         if content is None:
             raise _damage_error(folder / _CONFIGURATION, "it is missing")
         options = options or content
@@ -465,9 +488,10 @@ def _load(model: nn.Module, description: _Description, folder: Path) -> None:
     from safetensors import safe_open
 
     path = folder / _WEIGHTS
-    with open(path, "rb") as stream:
-        if hashlib.file_digest(stream, "sha256").hexdigest() != description.sha256:
-            raise _damage_error(path, f"it is not the file that {_DESCRIPTION} was saved with")
+    try:
+        _check_sum(_checksum(path), description.checksums.get(_WEIGHTS))
+    except ValueError as error:
+        raise _damage_error(path, error) from error
     with safe_open(path, "pt") as file:
         # copies: the file may be replaced while the model is used
         tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
@@ -499,10 +523,15 @@ def _assign(model: nn.Module, name: str, value: Tensor) -> None:
     setattr(model.get_submodule(parent), leaf, value)
 
 
-def _add_generation(model: nn.Module, folder: Path) -> None:
+def _add_generation(model: nn.Module, description: _Description, folder: Path) -> None:
     """Load the settings by which a model of transformers generates text."""
     transformers = sys.modules.get("transformers")
     if transformers is None or not isinstance(model, transformers.PreTrainedModel):
         return
-    if model.can_generate() and (content := _json(folder / _GENERATION)) is not None:
-        model.generation_config = transformers.GenerationConfig.from_dict(content)
+    path = folder / _GENERATION
+    if model.can_generate() and (content := _json(path, description.checksums)) is not None:
+        try:
+            with confined(folder):
+                model.generation_config = transformers.GenerationConfig.from_dict(content)
+        except Exception as error:  # whatever comes of settings that do not fit
+            raise _damage_error(path, error) from error

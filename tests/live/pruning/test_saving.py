@@ -271,7 +271,10 @@ DAMAGED = {
     "other heads": (edited(layer={"heads": 8}), "no layer 'layers.0.self_attn' of 8 heads"),
     "heads past the last": (edited(layer={"left": [[1, 9]]}), r"heads \[1, 9\] of layer"),
     "no heads": (edited(layer={"left": [[]]}), r"heads \[\] of layer"),
-    "another checksum": (edited(sha256="0"), "not the file that pathkernel.json was saved with"),
+    "another checksum": (
+        edited(sha256={"model.safetensors": "0"}),
+        "not the file that pathkernel.json was saved with",
+    ),
     "a flipped bit": (flipped, "not the file that pathkernel.json was saved with"),
     "cut": (cut, "model.safetensors' is damaged or of another program"),
     "type": (other_type, "layers.1.linear1.bias has type I32, but of the model torch.float32"),
