@@ -54,9 +54,9 @@ def check_names(kind: str, options: dict[str, Any]) -> None:
         for key, value in entry.items():
             if not _is_own(key, value, is_timm):
                 raise CaptureError(
-                    f"the configuration says {key} = {printable(repr(value))[:80]}, by which "
-                    f"{printable(kind)[:60]} would be built from elsewhere; give the whole model, "
-                    "load_model(folder, model=…)"
+                    f"the configuration says {key} = {printable(repr(value))[:80]}, which names "
+                    f"no part of {printable(kind)[:60]} in an installed library; give the whole "
+                    "model, load_model(folder, model=…)"
                 )
 
 

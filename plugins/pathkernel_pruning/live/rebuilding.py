@@ -34,6 +34,7 @@ _RANDOM = re.compile(
     r"(trunc_|log_)?normal_|uniform_|orthogonal_|sparse_|(kaiming|xavier)_(normal|uniform)_"
     r"|bernoulli_|cauchy_|exponential_|geometric_|random_"
 )
+_TEMPORARY = "pathkernel_temporary"  # attribute of a tensor
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ class Recipe:
         """
         try:
             with ExitStack() as contexts:
+                contexts.enter_context(torch.random.fork_rng(devices=[]))
                 contexts.enter_context(_Undrawn())
                 if device is not None:
                     contexts.enter_context(torch.device(device))
@@ -100,15 +102,23 @@ class Recipe:
 
 
 class _Undrawn(TorchFunctionMode):
-    """Leave weights as they are where they would be drawn at random, which takes most time."""
+    """Leave weights as they are where they would be drawn at random, which takes most time.
+
+    Tensors that initialisers make for themselves are drawn: some draw until values are in a range.
+    """
 
     def __torch_function__(
         self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
     ) -> Any:
         kwargs = kwargs or {}
         if _RANDOM.fullmatch(getattr(func, "__name__", "")):
-            return args[0] if args else kwargs["tensor"]
-        return func(*args, **kwargs)
+            weights = args[0] if args else kwargs["tensor"]
+            if not hasattr(weights, _TEMPORARY):
+                return weights
+        result = func(*args, **kwargs)
+        if func is torch.empty_like:
+            setattr(result, _TEMPORARY, True)
+        return result
 
 
 def recipe_of(model: nn.Module) -> Recipe | None:

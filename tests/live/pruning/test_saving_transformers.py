@@ -13,10 +13,12 @@ transformers = pytest.importorskip(
 from edited_models import correct_checksums
 from safetensors.torch import load_file, save_file
 from test_transformers import GROUPED, MODELS, OTHERS, SMALL, T5
+from torch import nn
 
 from pathkernel_models.batches import tensors_of
 from pathkernel_models.errors import CaptureError
 from pathkernel_models.heads_table import list_heads
+from pathkernel_pruning.live.rebuilding import _Undrawn
 from pathkernel_pruning.live.removal import remove_heads
 from pathkernel_pruning.live.saving import load_model, save_model
 
@@ -181,6 +183,14 @@ def test_random_numbers_are_not_drawn(tmp_path):
     assert torch.equal(torch.rand(4), expected)
 
 
+@pytest.mark.parametrize("limits", [(-2.0, 2.0), (1.5, 2.0)])
+def test_initialisers_that_draw_until_values_fit_end(limits):
+    """Memory that is not initialised may hold anything, such as values out of range."""
+    weights = nn.Parameter(torch.full((30, 40), 5.0))
+    with _Undrawn():
+        nn.init.trunc_normal_(weights, a=limits[0], b=limits[1])
+
+
 class Own(transformers.BertModel):
     """A class that a file can name, but load_model does not import."""
 
@@ -241,8 +251,11 @@ HOSTILE = {
         "heads .* of layer",
     ),
     "ties": (described(tied={f"n{i}": "m" for i in range(9999)}), "9999 names are tied to the 55"),
-    "a type": (configured(dtype="hub"), "dtype = 'hub', by which BertModel would be built from el"),
-    "a file": (configured(backbone="/etc/hosts"), "backbone = '/etc/hosts', by which BertModel"),
+    "a type": (configured(dtype="hub"), "dtype = 'hub', which names no part of BertModel"),
+    "a file": (
+        configured(backbone="/etc/hosts"),
+        "backbone = '/etc/hosts', which names no part of Be",
+    ),
     "text": (configured(hidden_size="wide"), "BertModel of transformers cannot be built"),
     "no configuration": (lambda folder: (folder / "config.json").unlink(), "it is missing"),
     "another class": (
