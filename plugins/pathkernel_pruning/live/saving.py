@@ -43,7 +43,7 @@ _CONFIGURATION, _GENERATION = "config.json", "generation_config.json"
 _FILES = {_DESCRIPTION, _WEIGHTS, _CONFIGURATION, _GENERATION}
 _LONGEST = 2**24  # bytes of a JSON file
 _MOST_HEADS = 2**16  # of a layer
-_MOST_REMOVALS = 256  # of heads of a layer, one after the other
+_MOST_REMOVALS = 128  # of heads of a layer, one after the other
 _RESTORE = "restore the folder from a copy, or save the model again"
 _GIVE = "give the model that was saved, built whole as before heads were taken out"
 _FLOATS = {str(dtype): dtype for dtype in (torch.float64, torch.float32, torch.float16)}
@@ -121,8 +121,9 @@ class _Description:
             numbers = set(range(1, layer["heads"] + 1))
             if len(left) > _MOST_REMOVALS:
                 raise ValueError(f"{len(left)} removals of layer {name!r:.40}")
-            for heads in left:
-                if not (heads and sorted({*heads}) == heads and {*heads} <= numbers):
+            for number, heads in enumerate(left):
+                fewer = {*heads} < numbers or (number == 0 and {*heads} == numbers)
+                if not (heads and sorted({*heads}) == heads and fewer):
                     raise ValueError(f"heads {heads!r:.40} of layer {name!r:.40}")
                 numbers = set(heads)
             if len(left) != len(widths) or not {*map(type, widths)} <= {bool}:
@@ -179,6 +180,12 @@ def save_model(model: nn.Module, folder: str | os.PathLike) -> SavedModel:
     tensors, tied = _state(model)
     removals = {attention.name: removals_of(attention) for attention in layers}
     removals = {name: entry for name, entry in removals.items() if entry.left}
+    for name, entry in removals.items():
+        if len(entry.left) > _MOST_REMOVALS:
+            raise CaptureError(
+                f"heads of {name} were taken out {len(entry.left)} times, and only "
+                f"{_MOST_REMOVALS} times are saved; take more heads out at once"
+            )
     description = _Description(f"{type(model).__module__}.{type(model).__qualname__}")
     description.removals, description.tied = removals, tied
     changed, loaded_by = None, "load_model with model="
@@ -246,14 +253,12 @@ def load_model(folder: str | os.PathLike, model: nn.Module | None = None) -> nn.
         bounds = Bounds.of_shapes((shape for shape, _ in shapes.values()), len(description.tied))
         with recipe.guarded(bounds, folder):
             model = recipe.build_sketch()
-            if any(value.is_meta for value in (*model.parameters(), *model.buffers())):
-                # first without memory: only what fits the weights is built
-                with _taken_out(model, description, folder):
-                    _check_shapes(model, description, shapes, folder, _RESTORE)
-                computed = sum(value.numel() * 8 for value in passing_buffers(model).values())
-                check_memory(f"{str(folder)!r}", computed, "its configuration is damaged")
-                model = None
-        if model is None:
+        if any(value.is_meta for value in (*model.parameters(), *model.buffers())):
+            # first without memory: only what fits the weights is built
+            with _taken_out(model, description, folder):
+                _check_shapes(model, description, shapes, folder, _RESTORE)
+            computed = sum(value.numel() * 8 for value in passing_buffers(model).values())
+            check_memory(f"{str(folder)!r}", computed, "its configuration is damaged")
             with recipe.guarded(bounds, folder):
                 model = recipe.build()
         remedy = _RESTORE

@@ -57,6 +57,8 @@ class Removals:
     def further(self, heads: Sequence[int], width: bool) -> Removals:
         """Add a removal, after which ``heads`` of the remaining ones are left, from 0."""
         left = tuple(self.numbers[head] for head in heads)
+        if self.left and left == self.numbers:  # a layer of one head keeps it
+            return self
         return Removals(self.count, (*self.left, left), (*self.widths, width))
 
 
