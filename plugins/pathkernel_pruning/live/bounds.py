@@ -119,8 +119,9 @@ class Bounds:
         else:
             most = max(self.longest, _LARGEST)
         if abs(value) > most:
+            entry = f"{printable(name)[:60]} = {str(value)[:40]}"
             raise BoundsError(
-                f"the configuration says {printable(name)[:60]} = {value}, but the weights are "
+                f"the configuration says {entry}, but the weights are "
                 f"{self.arrays} arrays of at most {self.longest} rows or columns"
             )
 

@@ -157,7 +157,11 @@ def configuration(model: nn.Module) -> str:
 
 def _class_of_transformers(name: str) -> Any:
     transformers = _library("transformers")
-    kind: Any = getattr(transformers, name, None) if name.isidentifier() else None
+    try:
+        kind: Any = getattr(transformers, name, None) if name.isidentifier() else None
+    except Exception as error:  # whatever the import of its module raises
+        reason = " ".join(str(error).split())[:200]
+        raise CaptureError(f"{name} of transformers cannot be imported ({reason})") from error
     config: Any = getattr(kind, "config_class", None)
     if (
         not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel))

@@ -118,14 +118,13 @@ class _Description:
             left, widths = layer["left"], layer["widths"]
             if not (isinstance(layer["heads"], int) and 0 < layer["heads"] <= _MOST_HEADS):
                 raise ValueError(f"heads {layer['heads']!r:.40} of layer {name!r:.40}")
-            numbers = set(range(1, layer["heads"] + 1))
             if len(left) > _MOST_REMOVALS:
                 raise ValueError(f"{len(left)} removals of layer {name!r:.40}")
             for number, heads in enumerate(left):
-                fewer = {*heads} < numbers or (number == 0 and {*heads} == numbers)
-                if not (heads and sorted({*heads}) == heads and fewer):
+                ordered = {*map(type, heads)} == {int} and sorted({*heads}) == heads
+                fewer = number == 0 or {*heads} < {*left[number - 1]}
+                if not (ordered and heads[0] > 0 and heads[-1] <= layer["heads"] and fewer):
                     raise ValueError(f"heads {heads!r:.40} of layer {name!r:.40}")
-                numbers = set(heads)
             if len(left) != len(widths) or not {*map(type, widths)} <= {bool}:
                 raise ValueError(f"removals of layer {name!r:.40}")
             removals[name] = Removals(layer["heads"], tuple(map(tuple, left)), tuple(widths))

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 torch = pytest.importorskip("torch", reason="capture is of PyTorch models")
-pytest.importorskip("transformers", minversion="5", reason="transformers 5 is not installed")
+transformers = pytest.importorskip(
+    "transformers", minversion="5", reason="transformers 5 is not installed"
+)
 from test_saving_transformers import built
 from torch import nn
 
@@ -20,9 +22,10 @@ from pathkernel_models.errors import CaptureError
 from pathkernel_pruning.live.bounds import Bounds
 from pathkernel_pruning.live.confinement import confined
 from pathkernel_pruning.live.removal import remove_heads
-from pathkernel_pruning.live.saving import save_model
+from pathkernel_pruning.live.saving import load_model, save_model
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers' own
+# a hundred take half a minute: PATHKERNEL_EDITS=100 PATHKERNEL_SEED=7
 EDITS = int(os.environ.get("PATHKERNEL_EDITS", "25"))
 REMOVED = {
     "llama": [(1, 3), (1, 4), (2, 3), (2, 4)],
@@ -63,6 +66,26 @@ def test_edited_models(loads):
 
 def start_thread(path):
     threading.Thread(target=str).start()
+
+
+def test_a_class_that_opens_what_its_configuration_names(tmp_path, monkeypatch):
+    """Whatever class does so: here, one that is made to."""
+    model, _ = built("bert")
+    save_model(model, tmp_path / "model")
+    plain = transformers.BertConfig.from_dict
+
+    def open_name(options):
+        Path(options["model_type"]).read_text()
+        return plain(options)
+
+    outside = tmp_path / "bert"
+    outside.write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(transformers.BertConfig, "from_dict", open_name)
+    with pytest.raises(CaptureError, match="'bert' is not opened while a model is built"):
+        load_model(tmp_path / "model")
+    outside.unlink()
+    assert save_model(model, tmp_path / "again").loaded_by == "load_model with model="
 
 
 ACTS = {
