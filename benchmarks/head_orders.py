@@ -19,7 +19,7 @@ import xarray as xr
 import pathkernel as pk
 from benchmarks.head_models import Batch, HeadModel
 from benchmarks.head_trials import Gained, Trials, counted_passes
-from pathkernel_models.state import open_to_capture
+from pathkernel_models.state import open_to_observation
 from pathkernel_models.switching import factors_by_layer
 from pathkernel_pruning.heads.evaluated_scores import score_by_evaluation
 from pathkernel_pruning.heads.head_game import HeadGame
@@ -202,7 +202,7 @@ def _entropy(drawn: Drawn) -> Mapping[int, list[Removed]]:
 
     for batch in drawn.batches:
         with ExitStack() as watching:
-            watching.enter_context(open_to_capture(drawn.head_model.model))
+            watching.enter_context(open_to_observation(drawn.head_model.model))
             for attention, total in zip(drawn.gained.layers, totals):
                 note = partial(add, total, batch.get("attention_mask"))
                 watching.enter_context(attention.watch(note))

@@ -174,8 +174,8 @@ class Form(ABC):
         temperature : float
         """
         raise ValueError(
-            f"the form {self.name!r} does not give second derivatives of the energy; build Problem "
-            'with space="examples" or space="features"'
+            f"the form {self.name!r} does not give second derivatives of the energy; they need the "
+            "form of a network with shared=True"
         )
 
     def input_gradient(

@@ -143,10 +143,7 @@ class GivenKernels(SharedKernels):
     def curvature(self, factor: np.ndarray, temperature: float) -> EnergyCurvature:
         """Second derivatives of the energy at U_1 = factor factorᵀ, see :meth:`Form.curvature`."""
         if not self.has_pairs:
-            raise ValueError(
-                "second derivatives of the energy of independent branches are not computed; they "
-                "need the form of a network with shared=True"
-            )
+            return super().curvature(factor, temperature)
         return _PairCurvature(self, factor, temperature)
 
     def input_gradient(

@@ -22,8 +22,10 @@ from pathkernel_capture.contraction import (
 )
 from pathkernel_capture.tangent import PROJECTION, capture_tangent, check_options
 from pathkernel_core.arrays.products import matmul
+from pathkernel_core.arrays.scalars import whole_number
 from pathkernel_core.paths.contraction import Readout
-from pathkernel_models.agreement import is_exempt, mismatch_message
+from pathkernel_models.agreement import check_same_heads, is_exempt, mismatch_message
+from pathkernel_models.arguments import check_batches, check_flag, check_model, check_seed
 from pathkernel_models.batches import (
     call_model,
     check_device,
@@ -39,11 +41,18 @@ from pathkernel_models.families import (
     block_name,
 )
 from pathkernel_models.labels import check_argument_names, joined_labels, label_array
-from pathkernel_models.masks import HiddenKeys, check_masks, given_mask
+from pathkernel_models.masks import (
+    HiddenKeys,
+    boolean_masks,
+    check_boolean_masks,
+    check_masks,
+    given_mask,
+)
 from pathkernel_models.outputs import Outputs
 from pathkernel_models.precision import is_half, tolerance, widen
 from pathkernel_models.sequences import check_one_sequence
-from pathkernel_models.state import open_to_capture
+from pathkernel_models.state import hides_attention, open_to_observation, set_evaluation
+from pathkernel_models.switching import ObservedHeads, observe_heads
 from pathkernel_models.watching import first_argument
 
 Picture = Literal["heads", "product", "tangent"]
@@ -120,8 +129,9 @@ def capture(
     CaptureError
         If the model's attention is of no known form, is not computed by functions of PyTorch, or is
         of several sequences; it attends to tokens that a mask of the batch marks as padding, or
-        hides tokens that ``masks`` counts; a batch lies on another device; or in the tangent
-        picture a row of ``outputs`` depends on several examples.
+        hides tokens that ``masks`` counts; attention that can be observed gives other outputs than
+        the model's own kernel; a batch lies on another device; or in the tangent picture a row of
+        ``outputs`` depends on several examples.
     ValueError
         If an option does not fit, or there are too many paths.
 
@@ -152,18 +162,20 @@ def capture(
         raise ValueError(f'picture must be "heads", "product" or "tangent", not {picture!r}')
     if attend not in get_args(Attended):
         raise ValueError(f'attend must be "tokens" or "states", not {attend!r}')
+    check_flag("skips", skips)
+    seed = check_seed(seed)
     if skips and picture != "product":
         raise ValueError('skips are of picture="product"; "heads" has its identity path anyhow')
     if picture == "tangent":
         check_options(outputs, projection, (readout, attend, masks) == ("last", "tokens", None))
     elif outputs is not None:
         raise ValueError(f'outputs is of picture="tangent"; with {picture!r} leave it out')
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model must be a torch.nn.Module, not {type(model).__name__}")
-    if isinstance(batches, Tensor | Mapping | tuple | np.ndarray):
+    check_model(model)
+    check_batches(batches)
+    if isinstance(batches, tuple):
         raise TypeError(
-            "batches must be several; put a single one into a list, [batch], and make one of a "
-            "tuple of batches, list(inputs.split(50))"
+            "batches is a tuple, which may be a single batch; put a single one into a list, "
+            "[batch], and make one of a tuple of batches, list(inputs.split(50))"
         )
     model = getattr(model, "_orig_mod", model)  # a compiled model runs without hooks
     modules = attention_modules(model)
@@ -173,18 +185,17 @@ def capture(
         return capture_tangent(model, batches, chosen, outputs, projection, seed)
     contraction = _Contraction(model, modules, numbers, readout, picture, attend, skips)
     xi_of_batches, labels = [], []
-    with open_to_capture(model), ExitStack() as hooks:
+    with set_evaluation(model):
         for batch, mask in with_masks(batches, masks):
             inputs, batch_labels = split_batch(batch)
-            if isinstance(inputs, np.ndarray):
-                raise TypeError("batches must hold tensors of PyTorch; take torch.as_tensor(batch)")
             check_device(model, inputs)
             check_argument_names(model, inputs)
             labels.append(label_array(batch_labels, inputs))
-            if not xi_of_batches:  # before the hooks, since the check runs the model by itself
-                check_one_sequence(model, inputs, list(contraction.layers.values()))
-                hooks.enter_context(contraction.hooks())
-            xi_of_batches.append(contraction.of_batch(inputs, mask))
+            own = contraction.run_alone(inputs) if hides_attention(model) else {}
+            with open_to_observation(model):
+                if not xi_of_batches:
+                    check_one_sequence(model, inputs, list(contraction.layers.values()))
+                xi_of_batches.append(contraction.of_batch(inputs, mask, own))
     if not xi_of_batches:
         raise ValueError("batches must hold at least one batch")
     means, deviations = contraction.moments()
@@ -254,10 +265,11 @@ class _Contraction:
 
     def _begin(self, mask: Any) -> None:
         self._mask, self._entered = mask, None
+        self._boolean: dict[str, Tensor] = {}
         self._read: _Read | None = None
         self._contracted: dict[int, Tensor] = {}
 
-    def hooks(self) -> ExitStack:
+    def _hooks(self) -> ExitStack:
         """Hook the model inside the context."""
         hooks = ExitStack()
         block = self.model.get_submodule(block_name(self.first))
@@ -267,18 +279,32 @@ class _Contraction:
             hooks.enter_context(layer.watch(partial(self._report, number)))
         return hooks
 
-    def of_batch(self, inputs: Any, mask: Any = None) -> np.ndarray:
-        """Run the model on a batch; return its attentioned inputs, (batch, n, N_0)."""
+    def run_alone(self, inputs: Any) -> dict[int, Tensor]:
+        """Run the model on a batch; return the outputs of its heads, (batch, M, H, G), by layer."""
+        heads: dict[int, Tensor] = {}
+
+        def note(number: int, seen: ObservedHeads) -> None:
+            heads[number] = seen.heads
+
+        with ExitStack() as stack:
+            for number, layer in self.layers.items():
+                stack.enter_context(observe_heads(layer, partial(note, number)))
+            call_model(self.model, inputs)
+        return heads
+
+    def of_batch(self, inputs: Any, mask: Any, own: Mapping[int, Tensor]) -> np.ndarray:
+        """Run the model on a batch; return its attentioned inputs, (batch, n, N_0).
+
+        ``own`` are outputs of the heads by a kernel that another one has replaced, by layer.
+        """
         self._begin(mask)
-        try:
-            with HiddenKeys() as keys:
+        self._boolean = boolean_masks(self.model, inputs, crossed=self.crossed)
+        observed: dict[int, Tensor] = {}
+        with self._hooks(), HiddenKeys() as keys:
+            if own:
+                observed = self.run_alone(inputs)
+            else:
                 call_model(self.model, inputs)
-        except RuntimeError as error:  # of a shape that PyTorch refuses, in the model or here
-            raise CaptureError(
-                f"{type(self.model).__name__} does not run on the batch while its attention is "
-                f"observed ({error}). Check that it runs by itself with attn_implementation="
-                '"eager", or choose other layers with layers='
-            ) from error
         missing = [number for number in self.numbers if number not in self._contracted]
         if missing or self._read is None:
             raise CaptureError(
@@ -287,6 +313,8 @@ class _Contraction:
             )
         contracted = [self._contracted[number] for number in self.numbers]
         tokens, _, shown, weights = self._read
+        for number, heads in own.items():
+            check_same_heads(self.where(number), heads, observed[number], shown)
         if mask is None:
             where = self.where(self.numbers[0])
             check_masks(inputs, keys.hidden, shown, where, crossed=self.crossed)
@@ -346,7 +374,8 @@ class _Contraction:
         if attention.isnan().any():
             raise CaptureError(
                 f"{where} gives attention that is NaN. Where the model gives no NaN by itself, "
-                "eager attention to padding overflows in double precision; take model.float()"
+                "eager attention to padding overflows in double precision; take model.float(), or "
+                'model.set_attn_implementation("sdpa")'
             )
         if not torch.equal(mask, shown):
             raise CaptureError(
@@ -354,6 +383,7 @@ class _Contraction:
                 f"{self.where(self.numbers[0])} {int((~shown).sum())} and not the same; choose the "
                 "layers of one sequence with layers="
             )
+        check_boolean_masks(self._boolean, attention, where)
         excess = float((attention.sum(dim=-1) - read[:, None, :].to(attention)).abs().max())
         if excess > (1e-2 if is_half(precision) else 1e-3):
             raise CaptureError(
@@ -363,7 +393,7 @@ class _Contraction:
         layer = self.layers[number]
         exempt = is_exempt(layer.module, layer.points, switched=False)
         if not (exempt or mismatch <= tolerance(precision)):
-            raise CaptureError(mismatch_message(layer.module, where, mismatch))
+            raise CaptureError(mismatch_message(layer.module, where, mismatch, takes_layers=True))
         if self.picture == "product":
             self._contracted[number] = attention
             return
@@ -378,7 +408,14 @@ class _Contraction:
         if tokens.ndim != 3:
             raise CaptureError(
                 f"{block_name(self.first)} takes inputs of shape {tuple(tokens.shape)}, not "
-                "(batch, M, N_0); choose the layers of a sequence of tokens with layers="
+                "(batch, M, N_0), as of an image; choose the layers of a sequence of tokens with "
+                "layers=, if the model has any"
+            )
+        if len(shown) > len(tokens):
+            raise CaptureError(
+                f"{self.where(number)} attends within windows, {len(shown)} sequences for "
+                f"{len(tokens)} examples, which no picture shows. Its heads can be switched off, "
+                "scored and removed"
             )
         if shown.shape != tokens.shape[:2]:
             raise CaptureError(
@@ -423,11 +460,15 @@ def _choose_layers(layers: Sequence[int] | None, count: int) -> list[int]:
     """Return the numbers of the chosen layers, in order."""
     if layers is None:
         return list(range(1, count + 1))
-    if isinstance(layers, int):
-        raise TypeError(f"layers must be a list of numbers, such as [{layers}], not {layers}")
-    numbers = sorted(set(layers))
-    if not numbers or len(numbers) < len(layers) or not 1 <= numbers[0] <= numbers[-1] <= count:
+    try:
+        given = [whole_number("each of layers", layer, 0) for layer in layers]
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"layers must be a list of whole numbers, such as [1], not {layers!r}"
+        ) from None
+    numbers = sorted(set(given))
+    if not numbers or len(numbers) < len(given) or not 1 <= numbers[0] <= numbers[-1] <= count:
         raise ValueError(
-            f"layers must name some of the model's layers 1 to {count}, each once, not {layers!r}"
+            f"layers must name some of the model's layers 1 to {count}, each once, not {given}"
         )
     return numbers

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,12 +12,22 @@ import numpy as np
 import xarray as xr
 
 from pathkernel_core.arrays.backend import to_host
+from pathkernel_core.arrays.scalars import positive
 from pathkernel_core.paths.heads import every_head, head_label
 from pathkernel_core.system.atomic import replace_file
 from pathkernel_datasets.variables.head_axis import scores_by_head
+from pathkernel_models.arguments import described
 
 if TYPE_CHECKING:
     from pathkernel_tasks.custom import Custom
+
+
+def check_captured(examples: Any, name: str) -> None:
+    """Raise a TypeError unless examples are those of a capture."""
+    if not isinstance(examples, Captured):
+        raise TypeError(
+            f"{name} must be captured examples, of pathkernel.capture, but is {described(examples)}"
+        )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -91,8 +100,7 @@ class Captured:
             If the scale is not positive, or ``like`` is of other paths.
         """
         like = self if like is None else like
-        if not (math.isfinite(scale) and scale > 0):
-            raise ValueError(f"scale must be positive and finite, but is {scale}")
+        scale = positive("scale", scale)
         self.check_alike(like, "like")
         shift = like.means / like.factor[:, None] + like.shift  # mean of the model's tokens
         deviations = like.deviations / like.factor
@@ -145,8 +153,8 @@ class Captured:
         ValueError
             As for :meth:`task`, or if the path has another suffix. Nothing is written then.
         """
-        if Path(path).suffix.lower() != ".npz":
-            raise ValueError(f"path must end in .npz, but is {os.fspath(path)!r}")
+        if not isinstance(path, str | os.PathLike) or Path(path).suffix.lower() != ".npz":
+            raise ValueError(f"path must end in .npz, but is {path!r}")
         arrays = self._arrays(test)
         with replace_file(path) as partial, open(partial, "wb") as stream:
             np.savez(stream, **arrays)
@@ -158,6 +166,8 @@ class Captured:
                 "a study takes no paths that were captured with skips; capture without, or "
                 "minimise with pathkernel.Network(captured.heads, widths, skips=s) yourself"
             )
+        if test is not None:
+            self.check_alike(test, "test")
         if self.labels is None or (test is not None and test.labels is None):
             raise ValueError(
                 "a task needs labels; give batches with labels, pairs (inputs, labels), to capture"
@@ -170,6 +180,7 @@ class Captured:
 
     def check_alike(self, examples: Captured, name: str) -> None:
         """Raise a ValueError unless another capture is of the same heads."""
+        check_captured(examples, name)
         if (examples.members, examples.skips) != (self.members, self.skips):
             raise ValueError(
                 f"{name} holds heads {examples.members}{' and skips' * examples.skips}, but these "
@@ -215,7 +226,13 @@ class Captured:
                     f"{', '.join(theory)}; take head_score of a study of this capture"
                 )
             scores = scores.sel(head=theory).values
-        values = np.asarray(to_host(scores))
+        try:
+            values = np.asarray(to_host(scores))
+        except ValueError:
+            raise ValueError(
+                f"scores have unequal rows; give those of {self.heads} heads, shape "
+                f"({sum(self.heads)},)"
+            ) from None
         if values.shape != (sum(self.heads),):
             raise ValueError(
                 f"scores must be of {self.heads} heads, shape ({sum(self.heads)},), but have shape "

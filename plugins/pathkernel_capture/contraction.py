@@ -32,7 +32,11 @@ def readout_weights(readout: Readout | slice, mask: Tensor, dtype: torch.dtype) 
     chosen = named.get(readout, readout) if isinstance(readout, str) else readout
     if isinstance(chosen, int) and not isinstance(chosen, bool):
         chosen = slice(chosen, chosen + 1 or None)
-    if not isinstance(chosen, slice) or chosen.step not in (None, 1):
+    if (
+        not isinstance(chosen, slice)
+        or chosen.step not in (None, 1)
+        or not all(bound is None or isinstance(bound, int) for bound in (chosen.start, chosen.stop))
+    ):
         raise ValueError(
             'readout must be "first", "last", "mean", a token\'s index or a slice of tokens, not '
             f"{readout!r}"
@@ -138,7 +142,7 @@ def check_attention(
     if attention.ndim != 4 or states.ndim != 3 or attention.shape[0] != states.shape[0]:
         raise CaptureError(
             f"{where} gives attention of shape {tuple(attention.shape)} for states of shape "
-            f"{tuple(states.shape)}, not (batch, H, M, M) for (batch, M, N_0); choose other layers "
-            "with layers="
+            f"{tuple(states.shape)}, not (batch, H, M, M) for (batch, M, N_0), as within windows "
+            "of an image; choose other layers with layers=, if the model has any"
         )
     return attention, widen(states)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from pathkernel_capture.captured import Captured
+from pathkernel_capture.captured import Captured, check_captured
 from pathkernel_core.action.continuation import minimise_from
 from pathkernel_core.action.minimise import gp_limit
 from pathkernel_core.action.solution import Solution
@@ -19,6 +19,7 @@ from pathkernel_core.prediction.cross_validation import leave_one_out
 from pathkernel_core.system.progress import Progress, Report
 from pathkernel_core.system.text import number
 from pathkernel_datasets.run.progress_bar import supervised
+from pathkernel_models.arguments import check_report
 
 WIDTHS = (10.0, 30.0, 100.0, 300.0, 1000.0)
 TEMPERATURES = (0.01, 0.03, 0.1, 0.3, 1.0)
@@ -97,6 +98,8 @@ def choose_network(
         If there are no labels, a number is not positive, or no width is as large as the number of
         paths times outputs.
     """
+    check_report(report)
+    check_captured(train, "train")
     if train.labels is None:
         raise ValueError("train needs labels; give batches of pairs (inputs, labels) to capture")
     grid = {

@@ -25,15 +25,15 @@ from torch import Tensor, nn
 from pathkernel_capture.captured import Captured
 from pathkernel_capture.contraction import check_attention
 from pathkernel_core.arrays.products import matmul
-from pathkernel_models.agreement import is_exempt, mismatch_message
+from pathkernel_models.agreement import is_exempt, mismatch_message, with_own_function
 from pathkernel_models.batches import join_batches
 from pathkernel_models.derivatives import check_kept, check_leaves, derivatives
 from pathkernel_models.errors import CaptureError
 from pathkernel_models.families import AttentionModule
-from pathkernel_models.outputs import Outputs, checked_outputs
+from pathkernel_models.outputs import Outputs, checked_outputs, target_tensor
 from pathkernel_models.precision import tolerance, widen
 from pathkernel_models.relations import examples_interact
-from pathkernel_models.state import open_to_capture, without_parameter_gradients
+from pathkernel_models.state import open_to_observation, without_parameter_gradients
 from pathkernel_models.watching import first_tensor
 
 PROJECTION = 24
@@ -83,7 +83,8 @@ def capture_tangent(
     """
     tangents = _Tangents(layers, _Projections(projection, seed))
     xi, labels = [], []
-    with open_to_capture(model), torch.enable_grad(), without_parameter_gradients(model):
+    batches = with_own_function(model, outputs, batches)
+    with open_to_observation(model), torch.enable_grad(), without_parameter_gradients(model):
         for batch in batches:
             with tangents.observe_layers():
                 z, targets = _run_outputs(outputs, batch)
@@ -125,7 +126,7 @@ def _run_outputs(outputs: Outputs, batch: Any) -> tuple[Tensor, np.ndarray]:
         isinstance(z, Tensor)
         and z.ndim == 2
         and z.shape[1] > 1
-        and not (targets := torch.as_tensor(y)).is_floating_point()
+        and not (targets := target_tensor(y, z)).is_floating_point()
         and targets.ndim == 1
     )
     columns, targets = checked_outputs(given, "cross-entropy" if is_classes else "squared")
@@ -225,7 +226,8 @@ class _Tangents:
             )
         exempt = is_exempt(layer.module, layer.points, switched=False)
         if not (exempt or mismatch <= tolerance(precision)):
-            raise CaptureError(mismatch_message(layer.module, layer.where, mismatch))
+            message = mismatch_message(layer.module, layer.where, mismatch, takes_layers=True)
+            raise CaptureError(message)
         attention = attention.detach()
         if attention.isnan().any():
             raise CaptureError(

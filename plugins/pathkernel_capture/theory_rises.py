@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
-from pathkernel_capture.captured import Captured
+from pathkernel_capture.captured import Captured, check_captured
 from pathkernel_core.action.solution import Solution
 from pathkernel_core.paths.heads import every_head
 from pathkernel_core.paths.order_parameter import scaled_order_parameter
 from pathkernel_core.prediction.removed_heads import PREDICTIONS, FixedKernels
+from pathkernel_models.arguments import described
 
 
 def theory_rises(
@@ -42,6 +43,11 @@ def theory_rises(
         If the examples are of different heads, there are no labels of one output, or the solution
         is of another network.
     """
+    check_captured(train, "train")
+    if not isinstance(solution, Solution):
+        raise TypeError(
+            f"solution must be one of pathkernel.minimise_action, but is {described(solution)}"
+        )
     network, problem = solution.network, solution.problem
     train.check_scaled_alike(validation, "validation")
     if network.heads != train.heads or network.has_skips != train.skips:

@@ -9,18 +9,22 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain, islice
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
+from pathkernel_models.batches import tensors_of
 from pathkernel_models.errors import CaptureError
-from pathkernel_models.precision import tolerance
+from pathkernel_models.precision import lowest_precision, tolerance
+from pathkernel_models.state import hides_attention, open_to_observation, set_evaluation
 from pathkernel_models.watching import (
     Points,
     Recording,
     first_argument,
+    idle_projection,
     mismatch,
     replaced_forward,
 )
@@ -65,6 +69,47 @@ _OTHER_ATTENTION = frozenset(
 )
 
 
+def with_own_function(
+    model: nn.Module, run: Callable[[Any], Any], batches: Iterable[Any]
+) -> Iterator[Any]:
+    """Return all batches, if observed attention gives the tensors of the model's own on the first.
+
+    A model whose attention can be observed as it is does not run. Raises a CaptureError if they
+    differ.
+    """
+    remaining = iter(batches)
+    first = list(islice(remaining, 1))
+    for batch in first if hides_attention(model) else ():
+        with set_evaluation(model):
+            own = list(tensors_of(run(batch)))
+        with open_to_observation(model):
+            observed = list(tensors_of(run(batch)))
+        for before, after in zip(own, observed):
+            if before.is_floating_point():
+                _check_same(type(model).__name__, before, after)
+    return chain(first, remaining)
+
+
+def check_same_heads(where: str, own: Tensor, observed: Tensor, shown: Tensor) -> None:
+    """Raise a CaptureError if heads of a layer differ by its own kernel and by eager attention.
+
+    Outputs of the heads are (batch, M, H, G), and ``shown`` is (batch, M), False at padding.
+    """
+    for before, after in zip(own[shown].unbind(1), observed[shown].unbind(1)):
+        _check_same(where, before, after)
+
+
+def _check_same(where: str, own: Tensor, observed: Tensor) -> None:
+    difference = float((own - observed).abs().max() / own.abs().max().clamp_min(1e-30))
+    if not difference <= tolerance(lowest_precision(own, observed)):
+        raise CaptureError(
+            f"{where} computes another function by its own attention kernel than by eager "
+            f"attention, in which heads are observed: they differ by {difference:.2g} of the "
+            "largest output. Choose a kernel that can be observed, such as "
+            'model.set_attn_implementation("sdpa"), if it gives what you want'
+        )
+
+
 def is_exempt(module: nn.Module, points: Points | None, *, switched: bool) -> bool:
     """Whether heads of a module are not compared.
 
@@ -92,10 +137,12 @@ def _key(module: nn.Module) -> str:
     return f"{last}.{type(module).__name__}" if library in _LIBRARIES else ""
 
 
-def mismatch_message(module: nn.Module, where: str, difference: float) -> str:
-    """Return the message for heads of a module that do not agree."""
+def mismatch_message(
+    module: nn.Module, where: str, difference: float, *, takes_layers: bool = False
+) -> str:
+    """Return the message for heads of a module that do not agree; layers may be an option."""
     fault = (
-        "does not show the values that its attention averages"
+        "does not show the values that its attention averages, or does not run its projections"
         if math.isnan(difference)
         else f"passes on other than its attention times its values, by {difference:.2g} of a "
         "head's largest: it changes the weights after their softmax, or its heads lie elsewhere in "
@@ -103,14 +150,14 @@ def mismatch_message(module: nn.Module, where: str, difference: float) -> str:
     )
     remedy = (
         "describe its heads by a method pathkernel_heads, which returns "
-        "pathkernel.AttentionHeads, or choose other layers"
+        "pathkernel.AttentionHeads, without projections if none of its own fit"
     )
     if hasattr(module, "pathkernel_heads"):
         remedy = (
             "correct what its method pathkernel_heads returns: count, the order of projections, or "
             "by_head; without projections nothing is compared"
         )
-    return f"{where} {fault}; {remedy}"
+    return f"{where} {fault}; {remedy}" + ", or choose other layers with layers=" * takes_layers
 
 
 @contextmanager
@@ -171,6 +218,12 @@ def compare_attention(
         if not difference <= tolerance(recording.precision(states)):
             if math.isinf(difference):  # this pass does not tell
                 return output
+            if name := idle_projection(module, points, recording):
+                raise CaptureError(
+                    f"{where} does not run its output projection {name}, whose weight it may read "
+                    "by itself: heads are changed at the input of the module. Let its forward pass "
+                    f"call {name}, or take another implementation of the model"
+                )
             raise CaptureError(mismatch_message(module, where, difference))
         pending = False
         agreed()

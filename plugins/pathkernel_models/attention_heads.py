@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from numbers import Integral
 
 import torch
 from torch import Tensor, nn
 
+from pathkernel_models.arguments import described
 from pathkernel_models.errors import CaptureError
 from pathkernel_models.linear_maps import projection_matrix
 
@@ -41,6 +43,8 @@ class AttentionHeads:
     ------
     CaptureError
         If shapes of the weights do not fit the number of heads.
+    TypeError
+        If ``count`` is no whole number, or a part is no module.
     """
 
     count: int
@@ -51,8 +55,30 @@ class AttentionHeads:
     batch_first: bool = True
 
     def __post_init__(self) -> None:
+        if not isinstance(self.count, Integral) or isinstance(self.count, bool):
+            raise TypeError(f"count must be a whole number of heads, but is {self.count!r}")
+        is_module = isinstance(self.projections, nn.Module)
+        if (is_module and not isinstance(self.projections, nn.ModuleList)) or not hasattr(
+            self.projections, "__iter__"
+        ):
+            raise TypeError(
+                f"projections must be a list of modules, but is {described(self.projections)}; put "
+                "a single one into a list"
+            )
         object.__setattr__(self, "projections", tuple(self.projections))
-        for part in (self.output, *self.projections):
+        biases = () if self.score_bias is None else (self.score_bias,)
+        for part in (self.output, *self.projections, *biases):
+            if not isinstance(part, nn.Module):
+                raise TypeError(
+                    "output, projections and score_bias must be modules, such as nn.Linear, but "
+                    f"one is {described(part)}"
+                )
+            weight = getattr(part, "weight", None)
+            if isinstance(weight, Tensor) and weight.ndim != 2:
+                raise CaptureError(
+                    f"output, projections or score_bias hold a {type(part).__name__}, whose weight "
+                    f"has shape {tuple(weight.shape)}; give linear maps, of matrices"
+                )
             if not isinstance(getattr(part, "weight", None), Tensor):
                 raise CaptureError(
                     f"output or projections hold a {type(part).__name__} whose weight is no "

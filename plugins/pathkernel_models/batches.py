@@ -2,20 +2,58 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
+from pathkernel_core.system.errors import PathkernelError
+from pathkernel_models.arguments import check_batch, check_batches
 from pathkernel_models.errors import CaptureError
+
+# of inputs that do not fit; a ValueError is the model's own word
+_UNFIT = (RuntimeError, AssertionError, AttributeError, LookupError, TypeError)
 
 
 def call_model(model: nn.Module, inputs: Any) -> Any:
-    """Call a model with the arguments of a batch."""
+    """Call a model with the arguments of a batch.
+
+    Raises a CaptureError if it takes other arguments, or does not run on these.
+    """
+    args, kwargs = (inputs,), {}
     if isinstance(inputs, Mapping):
-        return model(**inputs)
-    return model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
+        args, kwargs = (), dict(inputs)
+    elif isinstance(inputs, tuple | list):
+        args = tuple(inputs)
+    _check_arguments(model, args, kwargs)
+    try:
+        return model(*args, **kwargs)
+    except (PathkernelError, torch.OutOfMemoryError):
+        raise
+    except _UNFIT as error:
+        shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors_of(inputs))
+        raise CaptureError(
+            f"{type(model).__name__} does not run on the batch, tensors of shape {shapes} "
+            f"({type(error).__name__}: {error}). Check that it runs by itself, model(batch)"
+        ) from error
+
+
+def _check_arguments(model: nn.Module, args: tuple, kwargs: Mapping[str, Any]) -> None:
+    """Raise a CaptureError if a model takes other arguments than those of a batch."""
+    try:
+        signature = inspect.signature(model.forward)
+    except (TypeError, ValueError):  # of compiled code, which has none
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise CaptureError(
+            f"a batch does not fit {type(model).__name__}: {error}; its arguments are "
+            f"{', '.join(signature.parameters)}"
+        ) from error
 
 
 def split_batch(batch: Any) -> tuple[Any, Any]:
@@ -33,6 +71,10 @@ def split_batch(batch: Any) -> tuple[Any, Any]:
         if labels is not None and batch.get("labels") is not None:
             raise ValueError("a batch has labels twice, in its mapping and beside it; give one")
         labels = batch.pop("labels", labels)
+    check_batch(batch)
+    tensors = [tensor for tensor in tensors_of(batch) if tensor.ndim]
+    if tensors and not any(map(len, tensors)):
+        raise ValueError("a batch holds no example; leave it out")
     return batch, labels
 
 
@@ -84,8 +126,7 @@ def with_masks(
     if masks is None:
         yield from ((batch, None) for batch in batches)
         return
-    if isinstance(masks, Tensor | Mapping | np.ndarray):
-        raise TypeError("masks must be several, one for each batch; put a single one into a list")
+    check_batches(masks, "masks", "one for each batch")
     remaining, missing = iter(masks), object()
     for batch in batches:
         if (mask := next(remaining, missing)) is missing:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from pathkernel_models.agreement import compare_attention
+from pathkernel_models.arguments import check_model
 from pathkernel_models.attention_heads import AttentionHeads, input_axis
 from pathkernel_models.errors import CaptureError
 from pathkernel_models.linear_maps import projection_matrix
@@ -41,11 +42,9 @@ class AttentionModule:
     groups : int
         Number of heads of keys and values.
     projection : Module
-        Output projection, or the module itself if its output weight is a parameter of its own.
-    weight_name : str
-        Name of the output weight in ``projection``.
+        Output projection.
     output_axis : int
-        Axis of the output weight on which heads lie one after the other.
+        Axis of the weight of ``projection`` on which heads lie one after the other.
     change_outputs : callable
         Takes a :data:`Change`, applied in every forward pass inside the context.
     values : callable, optional
@@ -66,7 +65,6 @@ class AttentionModule:
     heads: int
     groups: int
     projection: nn.Module
-    weight_name: str
     output_axis: int
     change_outputs: Callable[[Change], AbstractContextManager[None]]
     values: Callable[[], Tensor] | None = None
@@ -95,7 +93,7 @@ class AttentionModule:
     @property
     def output(self) -> Tensor:
         """Weight of the output projection."""
-        weight: Tensor = getattr(self.projection, self.weight_name)
+        weight: Tensor = self.projection.weight
         return weight
 
     @property
@@ -116,8 +114,6 @@ class AttentionModule:
         Raises a CaptureError if it is no linear map.
         """
         weight = self.output_inputs_last
-        if self.projection is self.module:  # (H, G, output), a parameter
-            return self.output.detach().flatten(0, -2).mT
         if not self.runs_projection:  # its weight is read
             return weight.detach()
         return projection_matrix(self.projection, weight, self.where)
@@ -140,7 +136,10 @@ def attention_modules(model: nn.Module) -> list[AttentionModule]:
     ------
     CaptureError
         If there is none of a known form.
+    TypeError
+        If the model is no module.
     """
+    check_model(model)
     modules = dict(model.named_modules())
     layers: list[AttentionModule] = []
     for name, module in modules.items():
@@ -184,10 +183,17 @@ def beside_cross_attention(model: nn.Module, attention: AttentionModule) -> bool
     )
 
 
+def is_crossed(model: nn.Module, attention: AttentionModule) -> bool:
+    """Whether attention, as one that describes its heads may, attends to another sequence."""
+    parent = model.get_submodule(attention.name.rpartition(".")[0])
+    return _is_crossed(attention.name, attention.module, parent)
+
+
 def _attention(
     number: int, name: str, module: nn.Module, parent: nn.Module
 ) -> AttentionModule | None:
     """Return a module as self-attention, if it is."""
+    is_bridge = False
     if hasattr(module, "pathkernel_heads"):
         description = module.pathkernel_heads()
         if not isinstance(description, AttentionHeads):
@@ -199,8 +205,8 @@ def _attention(
         return None
     elif isinstance(module, nn.MultiheadAttention):
         return _of_torch(number, name, module)
-    elif hasattr(module, "hook_pattern") and hasattr(module, "W_O"):
-        return _of_transformer_lens(number, name, module)
+    elif is_bridge := hasattr(module, "hook_pattern") and hasattr(module, "original_component"):
+        description = _of_bridge(name, module)
     else:
         if kind := _quantised_class(module, parent):
             raise CaptureError(
@@ -230,19 +236,21 @@ def _attention(
         heads=description.count,
         groups=groups,
         projection=description.output,
-        weight_name="weight",
         output_axis=description.output_axis,
         change_outputs=change,
         values=values,
         points=points,
         swapped=not description.batch_first,
-        description=description,
+        # others of its parts read the shapes of a bridge, too
+        description=None if is_bridge else description,
         runs_projection=runs,
     )
 
 
 _READ_WEIGHTS = ("WavLMAttention",)  # classes that call multi_head_attention_forward
-_CROSSED = re.compile("cross|encdec|encoder_attn", re.IGNORECASE)
+_TOKENS_FIRST = ("modeling_fsmt",)  # files of transformers with sequences on the second axis
+# attention to another sequence, and of learned queries that pool a sequence
+_CROSSED = re.compile("cross|encdec|encoder_attn|attn_?pool|attentionpool", re.IGNORECASE)
 _COUNTS = ("num_heads", "num_attention_heads", "n_heads", "n_head")
 _SIZES = ("head_dim", "attention_head_size", "head_size", "key_value_proj_dim")
 _FUSED = ("c_attn", "query_key_value", "qkv_proj", "qkv", "Wqkv")
@@ -255,7 +263,7 @@ _OUTPUTS = ("o_proj", "out_proj", "out_lin", "c_proj", "dense", "proj", "Wo", "l
 
 
 def _is_crossed(name: str, module: nn.Module, parent: nn.Module) -> bool:
-    """Whether a module attends to another sequence, as its names tell."""
+    """Whether a module attends to another sequence than that of its queries, by its names."""
     names = name.split(".")[-2:]
     beside_self_attention = names[-1] == "multihead_attn" and hasattr(parent, "self_attn")
     return (
@@ -287,13 +295,14 @@ def _of_projections(module: nn.Module, parent: nn.Module) -> AttentionHeads | No
     by_head = hasattr(module, "query_key_value") or getattr(module, "multi_query", None) is False
     bias = getattr(module, "relative_attention_bias", None)  # T5's
     bias = bias if isinstance(bias, nn.Embedding) else None
+    batch_first = type(module).__module__.rpartition(".")[2] not in _TOKENS_FIRST
     try:
         if None not in projections and not type(module).__name__.startswith("CodeGen"):
-            return AttentionHeads(count or 0, output, projections, by_head, bias)
+            return AttentionHeads(count or 0, output, projections, by_head, bias, batch_first)
     except CaptureError:
         pass  # rows in another order
     try:
-        return AttentionHeads(count or 0, output)
+        return AttentionHeads(count or 0, output, batch_first=batch_first)
     except CaptureError:
         return None
 
@@ -314,7 +323,6 @@ def _of_torch(number: int, name: str, module: nn.MultiheadAttention) -> Attentio
         heads=module.num_heads,
         groups=module.num_heads,
         projection=projection,
-        weight_name="weight",
         output_axis=1,
         change_outputs=_after(module, projection),
         values=values,
@@ -323,29 +331,26 @@ def _of_torch(number: int, name: str, module: nn.MultiheadAttention) -> Attentio
     )
 
 
-def _of_transformer_lens(number: int, name: str, module: nn.Module) -> AttentionModule:
-    """Describe attention of TransformerLens, which has a hook before its output projection."""
-    heads, groups = module.W_O.shape[0], len(module.W_V)
-
-    def values() -> Tensor:
-        return module.W_V.detach().mT.repeat_interleave(heads // groups, dim=0)
-
-    def by_head(values: Tensor) -> Tensor:
-        return values.repeat_interleave(heads // values.shape[2], dim=2).transpose(1, 2)
-
-    return AttentionModule(
-        number=number,
-        name=name,
-        module=module,
-        heads=heads,
-        groups=groups,
-        projection=module,
-        weight_name="W_O",
-        output_axis=0,
-        change_outputs=_before(module.hook_z),
-        values=values,
-        points=Points(module.hook_v, (module.hook_z,), by_head),
-    )
+def _of_bridge(name: str, module: nn.Module) -> AttentionHeads | None:
+    """Recognise attention of TransformerLens by the linear maps inside its components."""
+    config = getattr(module, "config", None)
+    if getattr(config, "use_attn_result", False):
+        raise CaptureError(
+            f"{name} adds the results of its heads without running its output projection; call "
+            "set_use_attn_result(False) of the model first"
+        )
+    components = [getattr(module, part, None) for part in ("q", "k", "v", "o")]
+    maps: list[Any] = [getattr(part, "original_component", None) for part in components]
+    size = _number(config, ("d_head",))
+    if size is None or any(getattr(_weight(linear), "ndim", 0) != 2 for linear in maps):
+        return None
+    *projections, output = maps
+    try:
+        return AttentionHeads(
+            output.weight.shape[input_axis(output)] // size, output, tuple(projections)
+        )
+    except CaptureError:  # of another form
+        return None
 
 
 class _Identity:
@@ -443,7 +448,7 @@ def _weight(projection: Any) -> Any:
     return getattr(projection, "weight", None) if isinstance(projection, nn.Module) else None
 
 
-def _number(module: nn.Module, names: tuple[str, ...]) -> int | None:
+def _number(module: Any, names: tuple[str, ...]) -> int | None:
     """Return the first of these attributes that is a positive integer."""
     numbers = (getattr(module, name, None) for name in names)
     return next((number for number in numbers if isinstance(number, int) and number > 0), None)

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
-import torch
 import xarray as xr
 from torch import Tensor, nn
 
 from pathkernel_core.paths.heads import every_head
 from pathkernel_datasets.variables.head_axis import Heads, heads_named, score_array
-from pathkernel_models.batches import call_model, split_batch
+from pathkernel_models.arguments import check_batches
 from pathkernel_models.compared_layers import ComparedLayers
 from pathkernel_models.errors import CaptureError
 from pathkernel_models.families import AttentionModule, attention_modules
-from pathkernel_models.state import set_evaluation
-from pathkernel_models.switching import observe_heads, scale_heads, switch_off_heads
+from pathkernel_models.head_means import mean_outputs
+from pathkernel_models.state import without_fused_layers
+from pathkernel_models.switching import scale_heads, switch_off_heads
 
 
 @contextmanager
@@ -30,6 +29,7 @@ def heads_off(
     *,
     replace: Literal["zero", "mean"] = "zero",
     batches: Iterable[Any] | None = None,
+    masks: Iterable[Tensor] | None = None,
     gains: xr.DataArray | None = None,
 ) -> Iterator[nn.Module]:
     """Switch heads of a model off inside the context; its weights stay as they are.
@@ -38,7 +38,10 @@ def heads_off(
     model's attention runs, and whatever computes the weights of the projection: an adapter,
     a parametrisation, quantised or offloaded weights. Biases stay. The first pass inside compares
     attention times values with the outputs of the heads; if keys are cached or a fused kernel drops
-    weights, the next one does. Compiled models run uncompiled inside.
+    weights, the next one does. Compiled models run uncompiled inside, and no encoder layer of
+    PyTorch is fused: ``heads_off(model, [])`` is the whole model in the same function. An attention
+    module that runs several times in a pass, as ALBERT's, is one layer, whose heads are off each
+    time.
 
     Parameters
     ----------
@@ -47,10 +50,14 @@ def heads_off(
     heads : iterable of (layer, head), or of labels such as ``"2-1"``
         Both numbered from 1, as in ``Captured.members``; such as ``scores["head"][:3]``.
     replace : {"zero", "mean"}
-        Output of these heads: zero, or the mean of their outputs over the tokens of ``batches``,
-        without those that an ``attention_mask`` of the batch hides.
+        Output of these heads: zero, or the mean of their outputs over the tokens of ``batches``:
+        for every layer those of its own sequence, without padding, which are the keys that its
+        attention hides from every query.
     batches : iterable, optional
         For means: batches as for :func:`pathkernel.capture`.
+    masks : iterable of tensor, shape (batch, M), optional
+        For means: one for each batch, 1 for tokens and 0 for padding, of the tokens of these
+        layers. For attention that does not tell, or that attends to padding.
     gains : xarray.DataArray, dims (head,), optional
         Factors of the outputs of all other heads, such as of
         :func:`pathkernel_pruning.live.head_choice.refit_gains`.
@@ -63,9 +70,15 @@ def heads_off(
     Raises
     ------
     CaptureError, ValueError
-        If its attention is not known, or layers share their weights; it has no such head; in the
-        first pass, if the heads lie elsewhere in the weights; or at the end, if attention ran, but
-        not its output projection.
+        If its attention is not known, or several modules share its weights; it has no such head; in
+        the first pass, if the heads lie elsewhere in the weights; at the end, if attention ran, but
+        not its output projection; or for means, if it cannot be told which tokens are padding.
+
+    Warns
+    -----
+    RuntimeWarning
+        If PyTorch computes another function in its fused encoder layers, and so in the plain model
+        without gradients: of additive masks, and of adapters that are not merged.
     """
     layers = attention_modules(model)
     refuse_shared_weights(model, layers)
@@ -78,10 +91,15 @@ def heads_off(
             if batches is None
             else 'batches serve for means only; give replace="mean"'
         )
+    if masks is not None and batches is None:
+        raise ValueError('masks are of batches, which serve for means; give replace="mean"')
     if batches is not None:
-        means = mean_outputs(model, [layers[number - 1] for number in off], batches)
+        check_batches(batches)
     compared = ComparedLayers()
     with ExitStack() as stack:
+        stack.enter_context(without_fused_layers(model))
+        if batches is not None:
+            means = mean_outputs(model, [layers[number - 1] for number in off], batches, masks)
         stack.enter_context(switch_off_heads(layers, off, compared, means))
         if gains is not None:
             stack.enter_context(scale_heads(layers, gains_by_layer(layers, gains, off), compared))
@@ -104,7 +122,7 @@ def refuse_shared_weights(model: nn.Module, layers: Sequence[AttentionModule]) -
 
 def _identity(attention: AttentionModule) -> int:
     """Return a number of the output weight, or of the module that computes it."""
-    stored = attention.projection._parameters.get(attention.weight_name)
+    stored = attention.projection._parameters.get("weight")
     return id(attention.projection if stored is None else stored)
 
 
@@ -132,14 +150,16 @@ def gains_by_layer(
     """Return the gains of the heads of every layer, (H,), 1 of those that are off.
 
     Raises a ValueError if a head has no gain, or one that is not finite or that contradicts
-    ``off``.
+    ``off``, and a TypeError for a choice of heads.
     """
+    if hasattr(gains, "gains"):  # a choice of heads
+        raise TypeError(f"gains is a {type(gains).__name__}; give its gains, choice.gains")
     axis = every_head([attention.heads for attention in layers])
-    values = score_array("gains", gains, axis).values
-    if values.shape[1] != 1 or not np.isfinite(values).all():
-        raise ValueError(
-            f"gains must hold a finite number for every head, but has shape {values.shape}"
-        )
+    values = score_array("gains", gains, axis, advice="take those of a choice, choice.gains").values
+    if values.shape[1] != 1:
+        raise ValueError(f"gains has {values.shape[1]} draws; give one number for every head")
+    if unknown := np.count_nonzero(~np.isfinite(values)):
+        raise ValueError(f"gains has {unknown} numbers that are NaN or infinite; give finite ones")
     by_layer = np.split(values[:, 0].copy(), np.cumsum([layer.heads for layer in layers])[:-1])
     for number, of_layer in enumerate(by_layer, start=1):
         gone = np.zeros(len(of_layer), dtype=bool)
@@ -151,34 +171,3 @@ def gains_by_layer(
             )
         of_layer[gone] = 1.0
     return by_layer
-
-
-def mean_outputs(
-    model: nn.Module, layers: Sequence[AttentionModule], batches: Iterable[Any]
-) -> dict[int, Tensor]:
-    """Return the mean outputs (H, G) of the heads of some layers over tokens, by layer."""
-    sums: dict[int, Tensor] = {}
-    counts: dict[int, float] = {}
-
-    def add(heads: Tensor, number: int, mask: Tensor | None) -> None:
-        weights = heads.new_ones(heads.shape[:2], dtype=torch.float64)
-        if mask is not None and mask.shape == heads.shape[:2]:
-            weights = mask.to(weights)
-        total = torch.einsum("bm,bmhg->hg", weights, heads.double())
-        sums[number] = sums.get(number, 0) + total
-        counts[number] = counts.get(number, 0.0) + float(weights.sum())
-
-    with set_evaluation(model):
-        for batch in batches:
-            inputs = split_batch(batch)[0]
-            mask = inputs.get("attention_mask") if isinstance(inputs, Mapping) else None
-            with ExitStack() as stack:
-                for attention in layers:
-                    stack.enter_context(observe_heads(attention, partial(add, mask=mask)))
-                call_model(model, inputs)
-    if missing := [layer for layer in layers if layer.number not in sums]:
-        raise ValueError(
-            f"batches must hold at least one batch on which {missing[0].where} runs, for the means "
-            "of its heads"
-        )
-    return {number: total / counts[number] for number, total in sums.items()}

@@ -13,6 +13,8 @@ from pathkernel_models.families import attention_modules
 def list_heads(model: nn.Module) -> pd.DataFrame:
     """List the attention of a model, a row for every layer.
 
+    A module that runs several times in a pass, as ALBERT's, is one layer.
+
     Parameters
     ----------
     model : torch.nn.Module

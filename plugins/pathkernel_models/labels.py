@@ -51,7 +51,13 @@ def label_array(labels: Any, inputs: Any) -> np.ndarray | None:
     if isinstance(labels, Tensor):
         labels = labels.detach().cpu()
         labels = labels.numpy() if labels.dtype.itemsize > 2 else labels.tolist()
-    array = np.asarray(labels)
+    try:
+        array = np.asarray(labels)
+    except ValueError as error:
+        raise ValueError(
+            f"labels of a batch are a {type(labels).__name__} of unequal rows; give numbers or "
+            "names of classes, (batch,), or targets, (batch, C)"
+        ) from error
     if array.ndim not in (1, 2) or array.dtype.kind not in "biufUS":
         raise ValueError(
             f"labels of a batch have shape {array.shape} and type {array.dtype}; give numbers or "
@@ -73,17 +79,42 @@ def label_array(labels: Any, inputs: Any) -> np.ndarray | None:
     return array
 
 
+def check_no_mask(labels: Any, inputs: Any) -> None:
+    """Raise a ValueError if labels that are not used are a mask of tokens."""
+    if isinstance(labels, Tensor | np.ndarray) and labels.ndim == 2:
+        array = labels.detach().cpu().double().numpy() if isinstance(labels, Tensor) else labels
+        if _as_tokens(array, inputs) and _is_mask(array):
+            raise ValueError(
+                f"labels of a batch, of shape {array.shape}, are a mask of its tokens, since a "
+                "tuple is a pair of inputs and labels. Give a mask by its name among the arguments "
+                "of the model, a mapping, or ((inputs, mask), labels)"
+            )
+
+
 def _of_tokens(labels: np.ndarray, inputs: Any) -> bool:
     """Whether labels (batch, C) are likely to be of C tokens."""
-    shapes = [tuple(tensor.shape[:2]) for tensor in tensors_of(inputs) if tensor.ndim > 1]
-    if labels.shape not in shapes and labels.shape[::-1] not in shapes:
+    if not _as_tokens(labels, inputs) or _are_classes(labels):
         return False
-    truths = np.isin(labels, (0, 1)).all()
-    if truths and (labels.sum(axis=1) == 1).all():  # classes
+    return labels.dtype.kind in "biu" or _is_mask(labels)
+
+
+def _as_tokens(labels: np.ndarray, inputs: Any) -> bool:
+    """Whether inputs have the shape of labels (batch, C), tokens on either axis."""
+    shapes = [tuple(tensor.shape[:2]) for tensor in tensors_of(inputs) if tensor.ndim > 1]
+    return labels.shape in shapes or labels.shape[::-1] in shapes
+
+
+def _are_classes(labels: np.ndarray) -> bool:
+    """Whether one column of every row is marked."""
+    return bool(np.isin(labels, (0, 1)).all() and (labels.sum(axis=1) == 1).all())
+
+
+def _is_mask(labels: np.ndarray) -> bool:
+    """Whether labels mark one end of every row."""
+    if not np.isin(labels, (0, 1)).all() or _are_classes(labels):
         return False
     steps = np.diff(labels.astype(float), axis=1)
-    mask = truths and ((steps <= 0).all(axis=1) | (steps >= 0).all(axis=1)).all()
-    return labels.dtype.kind in "biu" or bool(mask)
+    return bool(((steps <= 0).all(axis=1) | (steps >= 0).all(axis=1)).all())
 
 
 def joined_labels(labels: list[np.ndarray | None], examples: int) -> np.ndarray | None:
@@ -95,6 +126,8 @@ def joined_labels(labels: list[np.ndarray | None], examples: int) -> np.ndarray 
     if len(columns) > 1:
         shapes = ", ".join(str(array.shape) for array in arrays[:4])
         raise ValueError(f"labels of batches have shapes {shapes}; give all as many columns")
+    if len({array.dtype.kind in "US" for array in arrays}) > 1:
+        raise ValueError("labels of some batches are names, and of others numbers; give one kind")
     all_labels = np.concatenate(arrays)
     if len(all_labels) != examples:
         raise ValueError(f"batches have {len(all_labels)} labels for {examples} examples")

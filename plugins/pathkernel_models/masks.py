@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
@@ -20,7 +20,10 @@ from pathkernel_models.errors import CaptureError
 
 SOFTMAX = (torch.softmax, F.softmax, Tensor.softmax, torch.special.softmax)
 
-_LOW = -900.0  # masks add -1e3 or less to scores; a weight of exp(-900) is 0
+LOW = -900.0
+"""Masks add −1,000 or less to scores; a weight of exp(−900) is 0."""
+
+_PAID = 1e-6  # weights at hidden keys are 0
 _TARGETS = ("decoder_attention_mask", "tgt_key_padding_mask")
 _MASKS = ("attention_mask", "src_key_padding_mask", "key_padding_mask", *_TARGETS)
 _MULTI_HEAD = inspect.signature(F.multi_head_attention_forward)
@@ -50,9 +53,8 @@ def hidden_keys(function: Any, args: tuple, kwargs: Mapping[str, Any]) -> Tensor
         # relative to the largest score of the query: that is what decides on a weight of zero,
         # whatever constant a model adds
         largest = scores.amax(dim=-1, keepdim=True)
-        attending = largest > _LOW  # other queries are padding themselves, or all scores are low
-        hidden = (scores - largest <= _LOW) | ~attending
-        return hidden.all(dim=-2) & attending.any(dim=-2)
+        idle = largest <= LOW  # queries that are padding themselves; NaN is none
+        return ((scores - largest <= LOW) | idle).all(dim=-2)
     if function is F.scaled_dot_product_attention:
         mask = (dict(zip(_FUSED, args)) | dict(kwargs)).get("attn_mask")
         return None if mask is None else _low(mask, hidden=False).expand(*_square(mask)).all(-2)
@@ -73,7 +75,7 @@ def hidden_keys(function: Any, args: tuple, kwargs: Mapping[str, Any]) -> Tensor
 
 def _low(mask: Tensor, *, hidden: bool) -> Tensor:
     """Return where a mask hides a key: a boolean one where it equals ``hidden``."""
-    return mask == hidden if mask.dtype == torch.bool else mask <= _LOW
+    return mask == hidden if mask.dtype == torch.bool else mask <= LOW
 
 
 def _square(mask: Tensor) -> tuple[int, ...]:
@@ -126,7 +128,7 @@ def masks_of(inputs: Any) -> Iterator[tuple[str, Tensor]]:
         if mask.is_floating_point() and not mask.any():  # added to the scores, without padding
             continue
         ones = name.endswith("attention_mask")
-        yield name, (mask != 0) if added or not ones else (mask == 0)
+        yield name, mask <= LOW if added else (mask == 0) if ones else (mask != 0)
 
 
 def check_masks(
@@ -150,7 +152,7 @@ def check_masks(
     for name, padding in masks_of(inputs):
         if not padding.any() or (crossed and name not in _TARGETS):
             continue
-        same = (by_sequence(hidden, len(padding)) for hidden in observed)
+        same = (~tokens, *(by_sequence(hidden, len(padding)) for hidden in observed))
         if _hides_padding(~tokens, padding) or any(
             hidden is not None and torch.equal(hidden, padding) for hidden in same
         ):
@@ -168,6 +170,42 @@ def check_masks(
         )
 
 
+def boolean_masks(model: nn.Module, inputs: Any, *, crossed: bool) -> dict[str, Tensor]:
+    """Return boolean masks of pairs among a batch for transformers, (batch, 1 or H, query, key).
+
+    They are True where a query may attend to a key. ``crossed`` as for :func:`check_masks`.
+    """
+    if not isinstance(inputs, Mapping) or not any(
+        hasattr(module, "set_attn_implementation") for module in model.modules()
+    ):
+        return {}
+    names = (name for name in _MASKS if crossed == (name in _TARGETS))
+    masks = {name: inputs.get(name) for name in names}
+    return {
+        name: mask
+        for name, mask in masks.items()
+        if isinstance(mask, Tensor) and mask.ndim == 4 and mask.dtype == torch.bool
+    }
+
+
+def check_boolean_masks(masks: Mapping[str, Tensor], attention: Tensor, where: str) -> None:
+    """Raise a CaptureError if attention (batch, H, query, key) is paid to keys that a mask hides.
+
+    Eager attention of transformers adds a boolean mask to the scores, as 0 and 1.
+    """
+    for name, mask in masks.items():
+        if mask.shape[2:] != attention.shape[2:]:
+            continue
+        hidden = ~mask & mask.any(dim=-1, keepdim=True)  # a query without a key attends anyhow
+        if (paid := float((attention * hidden).amax())) > _PAID:
+            raise CaptureError(
+                f"{name} of the batch is boolean and False at keys to which {where} pays attention "
+                f"of up to {paid:.2g}: eager attention adds it as 0 and 1. Give it as numbers, 0 "
+                "and -inf, or take another attention, "
+                'model.set_attn_implementation("sdpa")'
+            )
+
+
 def _hides_padding(hidden: Tensor, padding: Tensor) -> bool:
     """Whether attention hides some of the padding of a mask of other tokens, (batch, M')."""
     if hidden.shape == padding.shape or len(hidden) != len(padding):
@@ -177,15 +215,68 @@ def _hides_padding(hidden: Tensor, padding: Tensor) -> bool:
     return bool((hidden.any(dim=1) | ~expected).all())
 
 
+def aligned_padding(hidden: Tensor, inputs: Any, count: int) -> Tensor | None:
+    """Return the padding of tokens, (batch, M), from keys that are more than they.
+
+    Keys of a prefix or a cache come before those of the tokens, a sink after them; a mask of the
+    batch tells which.
+
+    Parameters
+    ----------
+    hidden : Tensor of bool, shape (batch, key)
+        Keys that attention hides from every query.
+    inputs : tensor, mapping or tuple
+        Arguments of the model.
+    count : int
+        Number of tokens M.
+
+    Returns
+    -------
+    Tensor of bool or None
+        None if it cannot be told.
+    """
+    if hidden.shape[1] < count:
+        return None
+    first, last = hidden[:, :count], hidden[:, -count:]
+    told = [padding for _, padding in masks_of(inputs)]
+    if torch.equal(first, last) or any(torch.equal(hidden, padding) for padding in told):
+        return last
+    fitting = [keys for keys in (first, last) if any(torch.equal(keys, mask) for mask in told)]
+    return fitting[0] if fitting else None
+
+
+def tells_mask(model: nn.Module, inputs: Any) -> bool:
+    """Whether an argument of a model, also one by position, is named as a mask or as lengths."""
+    arguments = inputs
+    if not isinstance(inputs, Mapping):
+        args = inputs if isinstance(inputs, tuple | list) else (inputs,)
+        arguments = inspect.signature(model.forward).bind_partial(*args).arguments
+    return any(
+        isinstance(value, Tensor)
+        and ("mask" in name or "length" in name)
+        and bool(value.numel())
+        # a mask that is the same everywhere hides nothing
+        and bool((value != value.flatten()[0]).any())
+        for name, value in arguments.items()
+    )
+
+
 def given_mask(mask: Any, shown: Tensor, where: str) -> Tensor:
     """Return a mask that the user gives, (batch, M), False at padding.
 
     Raises
     ------
     CaptureError
-        If it is of another shape than the tokens, ``shown``, or counts tokens that attention hides.
+        If it holds other than numbers, is of another shape than the tokens, ``shown``, or counts
+        tokens that attention hides.
     """
-    mask = torch.as_tensor(mask, device=shown.device)
+    try:
+        mask = torch.as_tensor(mask, device=shown.device)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise CaptureError(
+            f"masks gives a {type(mask).__name__} that is no array of numbers ({error}); give one "
+            "with 1 for tokens and 0 for padding, (batch, M), for each batch"
+        ) from error
     if mask.shape != shown.shape or not ((mask == 0) | (mask == 1)).all():
         raise CaptureError(
             f"masks gives one of shape {tuple(mask.shape)} and type {mask.dtype} for a batch whose "

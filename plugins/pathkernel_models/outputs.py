@@ -20,6 +20,20 @@ Outputs = Callable[[Any], tuple[Tensor, Tensor]]
 MANY_OUTPUTS = 2**21  # numbers, 16 MiB in float64
 
 
+def target_tensor(targets: Any, outputs: Tensor) -> Tensor:
+    """Return targets as real numbers on the device of outputs, or raise a ValueError."""
+    try:
+        targets = torch.as_tensor(targets, device=outputs.device)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"outputs gives targets that are no numbers, a {type(targets).__name__} ({error}); "
+            "give a tensor, of the same shape as outputs or of classes, (B,)"
+        ) from error
+    if targets.is_complex():
+        raise ValueError(f"outputs gives targets of {targets.dtype}; give real ones")
+    return targets
+
+
 def checked_outputs(given: Any, loss: LossName) -> tuple[Tensor, Tensor]:
     """Outputs (B, C) and targets, (B, C) or (B,) of classes, if a loss takes them.
 
@@ -37,15 +51,20 @@ def checked_outputs(given: Any, loss: LossName) -> tuple[Tensor, Tensor]:
             f"gives a {type(given).__name__}"
         )
     outputs, targets = given
-    if not isinstance(outputs, Tensor) or outputs.ndim not in (1, 2) or not outputs.numel():
-        shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+    if not isinstance(outputs, Tensor) or not outputs.is_floating_point():
+        kind = outputs.dtype if isinstance(outputs, Tensor) else type(outputs).__name__
         raise ValueError(
-            f"outputs must give numbers of every example, (B,) or (B, C), but gives {shape}; join "
-            "tokens with examples, z.flatten(0, 1)"
+            "outputs must give a tensor of real numbers, those of the model with their gradients, "
+            f"but gives {kind}"
+        )
+    if outputs.ndim not in (1, 2) or not outputs.numel():
+        raise ValueError(
+            "outputs must give numbers of every example, (B,) or (B, C), but gives "
+            f"{tuple(outputs.shape)}; join tokens with examples, z.flatten(0, 1)"
         )
     if not outputs.isfinite().all():
         raise ValueError("outputs gives values that are NaN or infinite; every one must be finite")
-    targets = torch.as_tensor(targets, device=outputs.device)
+    targets = target_tensor(targets, outputs)
     # half precision has three digits, and float64 of the logits of many tokens takes much memory
     is_many = outputs.dtype == torch.float32 and outputs.numel() > MANY_OUTPUTS
     outputs = outputs.to(torch.float32 if is_half(outputs.dtype) or is_many else torch.float64)

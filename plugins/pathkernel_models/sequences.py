@@ -39,7 +39,7 @@ def check_one_sequence(model: nn.Module, inputs: Any, layers: Sequence[Attention
     # them apart: only whether one depends on the other. Stacks in a row, such as stages, do
     entered: list[dict[str, Tensor]] = [{}, {}]
     first, *others = stacks.values()
-    with suppress(RuntimeError):  # raised again, with its reason, where attention is observed
+    with suppress(CaptureError):  # raised again, with its reason, where attention is observed
         for states, changed in zip(entered, (False, True)):
             with ExitStack() as hooks:
                 for layer in stacks.values():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
@@ -12,8 +13,9 @@ from torch import Tensor, nn
 
 from pathkernel_models.compared_layers import ComparedLayers
 from pathkernel_models.errors import CaptureError
-from pathkernel_models.families import AttentionModule, standing_in
+from pathkernel_models.families import AttentionModule, Change, standing_in
 from pathkernel_models.state import suspend_compilation, without_fused_layers
+from pathkernel_models.watching import Recording, attends_across, replaced_forward
 
 
 @contextmanager
@@ -40,18 +42,15 @@ def switch_off_heads(
     # quantisation compute anew; not in the attention, where a fused kernel shows no heads
     with ExitStack() as stack:
         stack.enter_context(suspend_compilation())
-        if means:
-            stack.enter_context(without_fused_layers())
-        off_layers = []
+        # of one function for all layers: a fused layer treats some masks and adapters otherwise
+        stack.enter_context(without_fused_layers())
         for number, heads in off.items():
             attention = layers[number - 1]
             attention.check_read()
             stack.enter_context(compared.compare(attention))
-            off_layers.append(_Layer(attention, heads, (means or {}).get(number)))
-            stack.enter_context(off_layers[-1].off())
+            layer = _Layer(attention, heads, (means or {}).get(number))
+            stack.enter_context(layer.off())
         yield
-        for layer in off_layers:
-            layer.check()
 
 
 class ScaledLayer(NamedTuple):
@@ -117,22 +116,52 @@ def scale_heads(
                 scaled = (heads.to(wide) * column).masked_fill(column == 0, 0.0)
                 return scaled.to(outputs.dtype).reshape(outputs.shape)
 
-            stack.enter_context(attention.change_outputs(multiply))
+            stack.enter_context(_change_outputs(attention, multiply))
         yield running
+
+
+class ObservedHeads(NamedTuple):
+    """Outputs of the heads of a layer in a forward pass.
+
+    ``heads`` are (batch, M, H, G). ``padding`` is where no query attends to a key, (batch, key), or
+    None if the attention was not seen. ``crossed`` tells whether keys are of another sequence.
+    """
+
+    heads: Tensor
+    padding: Tensor | None
+    crossed: bool
 
 
 @contextmanager
 def observe_heads(
-    attention: AttentionModule, report: Callable[[Tensor, int], None]
+    attention: AttentionModule, report: Callable[[ObservedHeads], None]
 ) -> Iterator[None]:
-    """Report the outputs of the heads of a layer, (batch, M, H, G), and its number, inside."""
+    """Report the outputs of the heads of a layer in every forward pass inside the context."""
+    forward, recording, crossed = attention.module.forward, Recording(rows=1), False
+
+    @functools.wraps(forward)
+    def recorded_forward(*args: Any, **kwargs: Any) -> Any:
+        nonlocal recording, crossed
+        recording, crossed = Recording(rows=1), attends_across(kwargs)
+        with recording:
+            return forward(*args, **kwargs)
 
     def report_outputs(outputs: Tensor) -> Tensor:
         heads = by_head(outputs, attention)
-        report(heads.transpose(0, 1) if attention.swapped else heads, attention.number)
+        if heads.ndim < 4:  # of a single sequence without an axis
+            heads = heads[None]
+        elif attention.swapped:
+            heads = heads.transpose(0, 1)
+        heads = heads.flatten(1, -3)  # tokens on several axes, as of an image
+        padding = recording.padding(len(heads), attention.heads)
+        report(ObservedHeads(heads, padding, crossed))
         return outputs
 
-    with suspend_compilation(), without_fused_layers(), attention.change_outputs(report_outputs):
+    with ExitStack() as stack:
+        stack.enter_context(suspend_compilation())
+        stack.enter_context(without_fused_layers())
+        stack.enter_context(replaced_forward(attention.module, recorded_forward))
+        stack.enter_context(attention.change_outputs(report_outputs))
         yield
 
 
@@ -157,32 +186,56 @@ def factors_by_layer(
 
 def by_head(outputs: Tensor, attention: AttentionModule) -> Tensor:
     """Outputs of the heads of a layer, (…, H, G), from those side by side, (…, H·G)."""
-    if attention.output.ndim == 3:  # of TransformerLens
-        return outputs
     return outputs.unflatten(-1, (attention.heads, -1))
 
 
+@contextmanager
+def _change_outputs(attention: AttentionModule, change: Change) -> Iterator[None]:
+    """Change the outputs of the heads of a layer inside the context.
+
+    Raises a CaptureError at the end if attention ran without its output projection.
+    """
+    attention_ran = projection_ran = False
+
+    def note_attention(*_: Any) -> None:
+        nonlocal attention_ran
+        attention_ran = True
+
+    def change_noted(outputs: Tensor) -> Tensor:
+        nonlocal projection_ran
+        projection_ran = True
+        return change(outputs)
+
+    handle = attention.module.register_forward_hook(note_attention)
+    try:
+        with attention.change_outputs(change_noted):
+            yield
+    finally:
+        handle.remove()
+    if attention_ran and not projection_ran:
+        raise CaptureError(
+            f"{attention.where} ran, but not its {type(attention.projection).__name__}, taken for "
+            "the output projection, so that its heads passed on what they do by themselves; "
+            "describe the projection that runs by a method pathkernel_heads, which returns "
+            "pathkernel.AttentionHeads"
+        )
+
+
 class _Layer:
-    """A layer without some of its heads, and whether its attention and its projection ran."""
+    """A layer without some of its heads."""
 
     def __init__(self, attention: AttentionModule, heads: Sequence[int], mean: Tensor | None):
         self._attention, self._mean = attention, mean
         self._removed = torch.zeros(attention.heads, dtype=torch.bool)
         self._removed[[head - 1 for head in heads]] = True
-        self._attention_ran = self._projection_ran = False
 
     @contextmanager
     def off(self) -> Iterator[None]:
         """Pass zeros, or means, on for the heads inside the context."""
         attention = self._attention
-
-        def ran(*_: Any) -> None:
-            self._attention_ran = True
-
         with ExitStack() as stack:
             if attention.runs_projection or self._mean is not None:
-                stack.callback(attention.module.register_forward_hook(ran).remove)
-                stack.enter_context(attention.change_outputs(self._mask_outputs))
+                stack.enter_context(_change_outputs(attention, self._mask_outputs))
             else:
                 # a projection that never runs has no input to hook: PyTorch's function reads its
                 # weight, so that a stand-in shows one with the heads' columns at zero
@@ -193,27 +246,14 @@ class _Layer:
                 stack.enter_context(standing_in(attention.module, name, substitute))
             yield
 
-    def check(self) -> None:
-        """Raise a CaptureError if attention ran without its output projection."""
-        if self._attention_ran and not self._projection_ran:
-            name = type(self._attention.projection).__name__
-            raise CaptureError(
-                f"{self._attention.where} ran, but not its {name}, taken for the output "
-                "projection, so that its heads were not off; describe the projection that runs by "
-                "a method pathkernel_heads, which returns pathkernel.AttentionHeads"
-            )
-
     def _mask_outputs(self, outputs: Tensor) -> Tensor:
-        """Outputs of the heads, (…, H·G) or (…, H, G), without those that are off."""
-        self._projection_ran = True
+        """Outputs of the heads, (…, H·G), without those that are off."""
         mask = self._removed.to(outputs.device)
         if self._mean is not None:
             heads = by_head(outputs, self._attention)
             mean = self._mean.to(heads)
             return torch.where(mask[:, None], mean, heads).reshape(outputs.shape)
         # filled rather than multiplied: 0 times the infinity or NaN of a head that is off is NaN
-        if self._attention.output.ndim == 3:  # (…, H, G), of TransformerLens
-            return outputs.masked_fill(mask[:, None], 0.0)
         return outputs.masked_fill(mask.repeat_interleave(outputs.shape[-1] // len(mask)), 0.0)
 
     def _masked_weight(self, weight: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +26,7 @@ attention times values and the output of the heads, NaN if it cannot be computed
 precision of the run, half under autocast, too."""
 
 _DROPOUT = (torch.dropout, F.dropout)
+_OTHER_STATES = ("encoder_hidden_states", "key_value_states")
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,6 +171,16 @@ class Recording(TorchFunctionMode):
         hidden = None if number is None else by_sequence(self.hidden[number], batch)
         return None if hidden is None else ~hidden
 
+    def padding(self, batch: int, heads: int) -> Tensor | None:
+        """Return keys that no query may attend to, (batch, key), or None if it cannot be told."""
+        number = self._number(batch, heads)
+        if number is None or (weights := _by_head(self.weights[number], batch, heads)) is None:
+            return None
+        hidden = self.hidden[number]
+        if hidden is None or not hidden.any():
+            return torch.zeros(batch, weights.shape[-1], dtype=torch.bool, device=weights.device)
+        return by_sequence(hidden, batch)
+
     def _number(self, batch: int, heads: int) -> int | None:
         """Return which of the weights are those of the heads, or None of several."""
         if len(self.weights) == 1:
@@ -225,15 +236,17 @@ def _fused_weights(
 def replaced_forward(module: nn.Module, replacement: Callable[..., Any]) -> Iterator[None]:
     """Run a function in place of the forward pass of a module inside the context."""
     # on the instance, and taken off again: its class, and models that share it, are not touched.
-    # What stood there before may be a wrapper, such as accelerate's
-    replaced = vars(module).get("forward")
-    module.forward = replacement  # type: ignore[method-assign]
+    # What stood there before may be a wrapper, such as accelerate's. Not by assignment, which
+    # wrappers such as TransformerLens's pass on to the module inside
+    attributes = vars(module)
+    replaced = attributes.get("forward")
+    attributes["forward"] = replacement
     try:
         yield
     finally:
-        del module.forward
+        del attributes["forward"]
         if replaced is not None:
-            module.forward = replaced
+            attributes["forward"] = replaced
 
 
 @contextmanager
@@ -257,18 +270,29 @@ def watch_attention(
         attention = recording.attention(len(states), heads)
         # weights of half precision are multiplied in float32
         attention = None if attention is None else attention.to(widen(states).dtype)
-        difference = mismatch(recording, points, swapped, attention, states, output)
+        difference = math.nan
+        if not idle_projection(module, points, recording):
+            difference = mismatch(recording, points, swapped, attention, states, output)
         precision = recording.precision(states)
-        crossed = any(
-            kwargs.get(name) is not None for name in ("encoder_hidden_states", "key_value_states")
-        )
         mask = recording.tokens(len(states), heads)
-        states = None if crossed else states
+        states = None if attends_across(kwargs) else states
         report(attention, states, mask, difference, precision)
         return output
 
     with replaced_forward(module, watched_forward):
         yield
+
+
+def idle_projection(module: nn.Module, points: Points | None, recording: Recording) -> str:
+    """Return the name of an output projection inside a module that did not run with it."""
+    if points is None or recording.outputs:
+        return ""
+    return next((name for name, part in module.named_modules() if part is points.readers[0]), "")
+
+
+def attends_across(kwargs: Mapping[str, Any]) -> bool:
+    """Whether arguments of attention name the states of another sequence."""
+    return any(kwargs.get(name) is not None for name in _OTHER_STATES)
 
 
 def mismatch(

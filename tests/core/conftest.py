@@ -14,7 +14,15 @@ NETWORKS = {  # heads, widths, variances, outputs
 }
 
 
-@pytest.fixture(params=list(NETWORKS))
+# JAX compiles anew for each: it has the largest, and the one that has nothing to compile for
+FEWER_ON_JAX = ("one layer", "two layers", "one layer, three outputs")
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(name, marks=pytest.mark.slow_on_jax(network=FEWER_ON_JAX)) for name in NETWORKS
+    ]
+)
 def network(request):
     return Network(*NETWORKS[request.param])
 

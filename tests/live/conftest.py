@@ -91,7 +91,7 @@ def tangents_and_weights(model, batch, output):
     from pathkernel_models.families import attention_modules
 
     for name, parameter in model.named_parameters():
-        if "bias" in name or name.endswith(("b_V", "b_O")):
+        if "bias" in name:
             torch.nn.init.zeros_(parameter)
 
     def outputs(batch):
@@ -110,12 +110,9 @@ def tangents_and_weights(model, batch, output):
         ]
         for head in range(1, attention.heads + 1):
             values = attention.values()[head - 1].detach()
-            if weight.ndim == 3:  # of TransformerLens, (H, G, N)
-                by_head = [slope[head - 1].mT for slope in slopes]
-            else:
-                size = weight.shape[axis] // attention.heads
-                rows = [slope.movedim(axis, -1) for slope in slopes]
-                by_head = [slope[:, (head - 1) * size : head * size] for slope in rows]
+            size = weight.shape[axis] // attention.heads
+            rows = [slope.movedim(axis, -1) for slope in slopes]
+            by_head = [slope[:, (head - 1) * size : head * size] for slope in rows]
             by_head = torch.stack(by_head).unflatten(0, z.shape)
             vectors = xi[layer, head].reshape(*z.shape, by_head.shape[-2], -1)
             scale = float(by_head.abs().max())

@@ -6,6 +6,7 @@ Labelled arrays have the dimension ``head``, with labels such as ``2-1`` and the
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -65,9 +66,11 @@ def heads_named(heads: Heads) -> list[Head]:
         pairs = [head.split("-") if isinstance(head, str) else head for head in named]
         return [(_to_integer(layer), _to_integer(number)) for layer, number in pairs]
     except (TypeError, ValueError):
+        given = reprlib.repr(named).partition("\n")[0]
+        remedy = "; give its heads, choice.heads" if hasattr(heads, "heads") else ""
         raise TypeError(
             "heads must be pairs of layer and head, such as [(2, 3)], or labels, such as "
-            f'["2-3"] or those of scores, scores["head"], not {named}'
+            f'["2-3"] or those of scores, scores["head"], not {given}{remedy}'
         ) from None
 
 
@@ -82,11 +85,18 @@ Scores: TypeAlias = xr.DataArray | Mapping[Any, Any]
 measure has its own; or a mapping of (layer, head) to a number, or to an array of one per draw."""
 
 
-def score_array(name: str, scores: Scores, heads: Sequence[Head]) -> xr.DataArray:
+THEORY = "of the theory's take captured.by_head(solution.head_scores)"
+"""Advice on scores that are no labelled array."""
+
+
+def score_array(
+    name: str, scores: Scores, heads: Sequence[Head], *, advice: str = THEORY
+) -> xr.DataArray:
     """Scores of some heads in their order, dims (head, draw), from a labelled array or a mapping.
 
-    ``name`` is that of the order, for messages. Scores of further heads are left out, such as that
-    of the path through no head. Raises a ValueError if a head has no score.
+    ``name`` is that of the argument, such as ``scores['gradient']``, for messages. Scores of
+    further heads are left out, such as that of the path through no head. Raises a ValueError if a
+    head has no score, or other than a real number.
     """
     if isinstance(scores, Mapping):
         scores = _from_mapping(name, scores)
@@ -94,16 +104,17 @@ def score_array(name: str, scores: Scores, heads: Sequence[Head]) -> xr.DataArra
         is_labelled = isinstance(scores, xr.DataArray)
         has = f"of dims {scores.dims}" if is_labelled else f"a {type(scores).__name__}"
         raise ValueError(
-            f"scores[{name!r}] must give the score of every (layer, head), as an array with the "
-            f"dimension head, and draw if each draw has its own, or as a mapping, but is {has}; of "
-            "the theory's take captured.by_head(solution.head_scores)"
+            f"{name} must give a number for every (layer, head), as an array with the dimension "
+            f"head, and draw if each draw has its own, or as a mapping, but is {has}; {advice}"
         )
     labels = list(map(head_label, heads))
     given = scores["head"].values.tolist() if "head" in scores.coords else []
     if missing := [head for head, label in zip(heads, labels) if label not in given]:
-        raise ValueError(f"scores[{name!r}] lacks (layer, head) = {missing[0]}; score every head")
+        raise ValueError(f"{name} lacks (layer, head) = {missing[0]}; give every head a number")
     if twice := sorted({label for label in given if given.count(label) > 1}):
-        raise ValueError(f"scores[{name!r}] has head {twice[0]} twice; give every head one score")
+        raise ValueError(f"{name} has head {twice[0]} twice; give every head one number")
+    if scores.dtype.kind not in "biuf":
+        raise ValueError(f"{name} has the type {scores.dtype}; give real numbers")
     ordered = scores.isel(head=[given.index(label) for label in labels])
     if "draw" not in ordered.dims:
         ordered = ordered.drop_vars("draw", errors="ignore").expand_dims(draw=1)
@@ -126,8 +137,7 @@ def _from_mapping(name: str, scores: Mapping[Any, Any]) -> xr.DataArray:
         shapes = sorted({column.shape for column in columns})
         has = f"shapes {', '.join(map(str, shapes))}" if columns else "others than numbers"
         raise ValueError(
-            f"scores[{name!r}] must hold a number for every head, or one for each draw, but has "
-            f"{has}"
+            f"{name} must hold a number for every head, or one for each draw, but has {has}"
         )
     return scores_by_head(heads_named(scores), table)
 

@@ -108,7 +108,10 @@ def compare_orders(
         if name in ("ablation", "shapley", "greedy", best_name, RANDOM):
             raise ValueError(f"scores holds {name!r}, which is computed here; rename it")
     game = HeadGame(evaluator, validation)
-    given = {name: score_array(name, score, every_head(heads)) for name, score in scores.items()}
+    given = {
+        name: score_array(f"scores[{name!r}]", score, every_head(heads))
+        for name, score in scores.items()
+    }
     for name, score in given.items():
         check_known(name, score, game.removable)
     computed = score_by_evaluation(

@@ -12,6 +12,7 @@ from pathkernel_core.paths.heads import every_head
 from pathkernel_core.system.progress import Report
 from pathkernel_datasets.run.progress_bar import supervised
 from pathkernel_datasets.variables.head_axis import Scores, score_array
+from pathkernel_models.arguments import check_function, check_report
 from pathkernel_pruning.heads.orders import RANDOM_ORDERS, RESAMPLES, compare_orders
 from pathkernel_pruning.heads.score_table import check_finite
 from pathkernel_pruning.live.evaluations import Evaluations, Measure, Refit, host_array
@@ -109,6 +110,10 @@ def compare_heads(
             f"scores must be a mapping of names to scores, such as {{'mine': scores}}, but is a "
             f"{type(scores).__name__}"
         )
+    check_function("measure", measure, "which runs the model on a set of examples")
+    if refit is not None:
+        check_function("refit", refit, "which takes heads that are off and gives gains")
+    check_report(report)
     evaluator = Evaluations(model, measure, kept)
     heads = every_head(evaluator.heads)
     checked = {}
@@ -118,7 +123,7 @@ def compare_heads(
                 head: host_array(score) if isinstance(score, Tensor) else score
                 for head, score in given.items()
             }
-        checked[name] = score_array(name, given, heads)
+        checked[name] = score_array(f"scores[{name!r}]", given, heads)
         check_finite(name, checked[name])
     if removed is None:
         removed = sorted({max(1, len(heads) * part // 4) for part in (1, 2, 3)})

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from pathkernel_models.errors import CaptureError
+from pathkernel_pruning.live.bounds import Bounds
 from pathkernel_pruning.live.rebuilding import tied_names
 from pathkernel_pruning.live.structure import OF_TORCH, passing_tensors
 
@@ -32,6 +34,13 @@ class Content:
     tensors: dict[str, Tensor]
     tied: dict[str, str] = field(default_factory=dict)
     passing: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def bounds(self) -> Bounds:
+        """Bounds by the sizes of the tensors, as those by the file that will hold them."""
+        return Bounds.of_shapes(
+            (tuple(tensor.shape) for tensor in self.tensors.values()), len(self.tied)
+        )
 
     @classmethod
     def of(cls, model: nn.Module) -> Content:
@@ -104,6 +113,38 @@ def has_place(model: nn.Module, name: str) -> bool:
     held = {**vars(parent), **parent._buffers}.get(leaf)
     # an entry that is None, or is made in a forward pass, and hides nothing of the class
     return isinstance(held, Tensor) or (held is None and getattr(parent, leaf, None) is None)
+
+
+def passing_faults(
+    model: nn.Module, shapes: Mapping[str, tuple[tuple[int, ...], bool]], bounds: Bounds
+) -> Iterator[tuple[str, str]]:
+    """Yield which tensors that no state has cannot be put into a model, and why.
+
+    Those that the model holds have the same number of axes and kind of numbers. Tables may grow in
+    forward passes, and caches be made there: what the model does not hold as large is bounded.
+
+    Parameters
+    ----------
+    model : nn.Module
+    shapes : mapping of str to (tuple of int, bool)
+        Shapes, and whether numbers are real.
+    bounds : Bounds
+        By the weights.
+    """
+    held, state = passing_tensors(model), model.state_dict()
+    others = 0
+    for name, (shape, is_real) in shapes.items():
+        tensor = held.get(name)
+        if name in state or not has_place(model, name):
+            yield name, "is no tensor of the model outside of its state"
+        elif tensor is not None and tensor.is_floating_point() != is_real:
+            yield name, f"has numbers of another kind than those of the model, {tensor.dtype}"
+        elif tensor is not None and tensor.ndim != len(shape):
+            yield name, f"is {shape}, but of the model {tuple(tensor.shape)}"
+        elif tensor is None or tensor.shape != shape:
+            others += prod(shape)
+            if others > bounds.passing_elements:
+                yield name, f"is {shape}, larger than a model of these weights would compute"
 
 
 def _place(model: nn.Module, name: str, value: Tensor) -> None:

@@ -25,7 +25,7 @@ from pathkernel_datasets.variables.head_axis import heads_named
 from pathkernel_models.compared_layers import ComparedLayers
 from pathkernel_models.families import attention_modules
 from pathkernel_models.heads_off import gains_by_layer, heads_by_layer, refuse_shared_weights
-from pathkernel_models.state import set_evaluation
+from pathkernel_models.state import set_evaluation, without_fused_layers
 from pathkernel_models.switching import scale_heads, switch_off_heads
 from pathkernel_pruning.heads.evaluator import Evaluator, RefittedEvaluator
 
@@ -78,6 +78,8 @@ class Evaluations:
         self._names: tuple[str, ...] = ()  # of quantities, once they are measured
         self._cache: dict[str, dict[str, np.ndarray]] = {}  # by examples, then heads off
         self._unchecked = set[str]()
+        if not (kept is None or isinstance(kept, str | os.PathLike)):
+            raise TypeError(f"kept must name a file, but is a {type(kept).__name__}")
         self._file = None if kept is None else Path(kept)
         if self._file is not None:
             self._digest = _digest(model)
@@ -212,11 +214,23 @@ class Evaluations:
                 gains = gains_by_layer(self._layers, refit(off), by_layer)
                 stack.enter_context(scale_heads(self._layers, gains, self._compared))
             stack.enter_context(set_evaluation(self._model))
+            stack.enter_context(without_fused_layers(self._model))
             stack.enter_context(switch_off_heads(self._layers, by_layer, self._compared))
             measured = self._measure(examples.removesuffix(_REFITTED))
+        if isinstance(measured, tuple):
+            raise ValueError(
+                f"measure gives a tuple of {len(measured)} for {examples!r}; name several "
+                'quantities in a mapping, such as {"loss": …, "accuracy": …}'
+            )
         named = measured if isinstance(measured, Mapping) else {"loss": measured}
         _check_loss_comes_first(named)
-        arrays = list(map(host_array, named.values()))
+        try:
+            arrays = list(map(host_array, named.values()))
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"measure gives values for {examples!r} that are no real numbers, or of unequal "
+                f"rows ({error}); give one for every example, shape (P,)"
+            ) from error
         shapes = {array.shape if array.ndim == 2 else (*array.shape, 1) for array in arrays}
         if len(shapes) != 1 or any(array.ndim not in (1, 2) or not array.size for array in arrays):
             shown = {name: array.shape for name, array in zip(named, arrays)}
@@ -235,8 +249,10 @@ class Evaluations:
 
 def host_array(values: Any) -> np.ndarray:
     """Convert numbers, or a tensor of any device and precision, to a float64 array."""
-    if isinstance(values, Tensor):
+    if isinstance(values, Tensor) and not values.is_complex():
         values = values.detach().cpu().double().numpy()
+    if np.iscomplexobj(values):
+        raise TypeError("complex numbers")
     return np.asarray(values, dtype=float)
 
 

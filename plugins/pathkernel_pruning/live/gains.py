@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from pathkernel_core.arrays.products import matmul
+from pathkernel_models.agreement import with_own_function
+from pathkernel_models.arguments import check_batches, check_function, check_model, check_seed
 from pathkernel_models.compared_layers import ComparedLayers
 from pathkernel_models.derivatives import check_kept, check_leaves, derivatives
 from pathkernel_models.errors import CaptureError
@@ -20,12 +22,7 @@ from pathkernel_models.heads_off import refuse_shared_weights
 from pathkernel_models.outputs import MANY_OUTPUTS, Outputs, checked_outputs
 from pathkernel_models.precision import is_half
 from pathkernel_models.relations import Relation, likely_relation, relation
-from pathkernel_models.state import (
-    open_to_capture,
-    open_to_gradients,
-    set_evaluation,
-    without_parameter_gradients,
-)
+from pathkernel_models.state import open_to_observation, without_parameter_gradients
 from pathkernel_models.switching import ScaledLayer, factors_by_layer, scale_heads
 from pathkernel_pruning.heads.loss_form import (
     FormSums,
@@ -70,13 +67,15 @@ class LiveNetwork:
         loss: LossName,
         seed: int = 0,
     ):
-        if isinstance(batches, str | Tensor | np.ndarray):
-            raise TypeError("batches must be a list of batches; put a single one into a list")
+        check_model(model)
+        check_batches(batches)
+        check_function("outputs", outputs, "which gives outputs of a batch and their targets")
+        seed = check_seed(seed)
         if loss not in ("squared", "cross-entropy"):
             raise ValueError(f'loss must be "squared" or "cross-entropy", but is {loss!r}')
         self._model, self._outputs, self._loss = model, outputs, loss
         self._generator = torch.Generator().manual_seed(seed)
-        self._batches = list(batches)
+        self._batches = list(with_own_function(model, outputs, batches))
         if not self._batches:
             raise ValueError("batches must hold at least one batch")
         self.layers = attention_modules(model)
@@ -193,11 +192,8 @@ def with_gains(
     With gradients, they are taken by the gains alone.
     """
     by_layer = np.split(gains, np.cumsum([attention.heads for attention in layers])[:-1])
-    # layers are compared once, for which fused attention must be computed step by step
-    state = set_evaluation if compared.include(layers) else open_to_capture
-    state = open_to_gradients if with_gradients else state
     with ExitStack() as stack:
-        stack.enter_context(state(model))
+        stack.enter_context(open_to_observation(model))
         if with_gradients:
             stack.enter_context(torch.enable_grad())
             stack.enter_context(without_parameter_gradients(model))

@@ -17,6 +17,7 @@ from pathkernel_core.paths.heads import Head, every_head, head_label
 from pathkernel_core.system.progress import Report
 from pathkernel_datasets.run.progress_bar import supervised
 from pathkernel_datasets.variables.head_axis import Heads, scores_by_head
+from pathkernel_models.arguments import check_flag, check_report
 from pathkernel_models.heads_off import heads_by_layer
 from pathkernel_models.outputs import Outputs
 from pathkernel_pruning.heads.gain_choice import (
@@ -152,9 +153,11 @@ def choose_heads(
     >>> len(choice.heads), int((choice.gains == 0).sum())
     (3, 3)
     """
+    check_flag("refit", refit)
+    check_report(report)
     network = LiveNetwork(model, batches, outputs, loss, seed)
     total = sum(network.heads)
-    if not isinstance(count, Integral) or not 0 < count <= total:
+    if not isinstance(count, Integral) or isinstance(count, bool) or not 0 < count <= total:
         raise ValueError(f"count must be from 1 to {total}, the number of heads, but is {count!r}")
     if not isinstance(trials, Integral) or trials < 0:
         raise ValueError(f"trials must be a whole number of at least 0, but is {trials!r}")
@@ -223,6 +226,7 @@ def refit_gains(
         As :func:`pathkernel_pruning.live.head_choice.choose_heads`; or if the model has no such
         head.
     """
+    check_report(report)
     network = LiveNetwork(model, batches, outputs, loss, seed)
     axis, off = every_head(network.heads), heads_by_layer(network.layers, heads)
     gains = np.array([float(head not in off.get(layer, ())) for layer, head in axis])

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from pathkernel_core.paths.heads import every_head
 from pathkernel_datasets.variables.head_axis import scores_by_head
-from pathkernel_models.agreement import shows_values
+from pathkernel_models.agreement import shows_values, with_own_function
+from pathkernel_models.arguments import check_batches, check_function, check_model
 from pathkernel_models.batches import call_model, split_batch
 from pathkernel_models.compared_layers import ComparedLayers
 from pathkernel_models.derivatives import check_kept, check_leaves, derivatives
@@ -20,7 +21,7 @@ from pathkernel_models.errors import CaptureError
 from pathkernel_models.families import attention_modules
 from pathkernel_models.heads_off import refuse_shared_weights
 from pathkernel_models.relations import examples_interact
-from pathkernel_models.state import open_to_gradients, set_evaluation, without_parameter_gradients
+from pathkernel_models.state import open_to_observation, set_evaluation, without_parameter_gradients
 from pathkernel_models.switching import factors_by_layer, scale_heads
 from pathkernel_pruning.heads.heads import normalised_in_layers
 from pathkernel_pruning.live.evaluations import host_array
@@ -65,15 +66,17 @@ def gradient_scores(
         If there is no batch, or a loss is not a finite one of every example that depends on the
         heads.
     """
-    if isinstance(batches, str):
-        raise TypeError(f"batches must be several; put {batches!r} into a list, [{batches!r}]")
+    check_model(model)
+    check_batches(batches)
+    check_function("loss", loss, "which gives the loss of every example of a batch")
     layers = attention_modules(model)
     refuse_shared_weights(model, layers)
     heads = [attention.heads for attention in layers]
     whole = [np.ones(count) for count in heads]
     total, examples, shape, compared = np.zeros(()), 0, None, ComparedLayers()
     are_apart = False
-    with open_to_gradients(model), torch.enable_grad(), without_parameter_gradients(model):
+    batches = with_own_function(model, loss, batches)
+    with open_to_observation(model), torch.enable_grad(), without_parameter_gradients(model):
         for batch in batches:
             with scale_heads(layers, whole, compared, with_gradients=True) as running:
                 losses = loss(batch)
@@ -181,6 +184,8 @@ def _check_losses(losses: Any, where: str, batch: int) -> None:
             f"loss must give the loss of each of the {batch} examples of a batch, but gives "
             f'{shape}; PyTorch\'s own losses do with reduction="none"'
         )
+    if losses.is_complex():
+        raise ValueError(f"loss gives values of {losses.dtype}; give real ones")
     if not losses.isfinite().all():
         raise ValueError(
             "loss gives values that are NaN or infinite; every example needs a finite one"

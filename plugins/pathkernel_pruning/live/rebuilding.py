@@ -9,10 +9,11 @@ from __future__ import annotations
 import copy
 import importlib
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,16 +23,16 @@ from torch.overrides import TorchFunctionMode
 
 from pathkernel_models.errors import CaptureError
 from pathkernel_models.families import AttentionModule, attention_modules
+from pathkernel_pruning.live.bounds import Bounds, BoundsError
+from pathkernel_pruning.live.confinement import confined
+from pathkernel_pruning.live.foreign_names import check_names, without_foreign
 
-_LAYERS = re.compile(r"(^|_)n(um)?_.*layers?$|layers$|^depth$|^n_layers?$")
-_MOST_LAYERS = 1000  # that a configuration may ask for, if the weights have fewer arrays
-# keys by which a configuration has transformers load code or weights from elsewhere
-_FOREIGN = re.compile("auto_map|implementation|quantization_config|use_kernels|custom_pipelines")
 _TIMM_OPTIONS = ("num_classes", "in_chans", "img_size", "global_pool")
 _RANDOM = re.compile(
     r"(trunc_|log_)?normal_|uniform_|orthogonal_|sparse_|(kaiming|xavier)_(normal|uniform)_"
     r"|bernoulli_|cauchy_|exponential_|geometric_|random_"
 )
+_TEMPORARY = "pathkernel_temporary"  # attribute of a tensor
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ class Recipe:
         """
         try:
             with ExitStack() as contexts:
+                contexts.enter_context(torch.random.fork_rng(devices=[]))
                 contexts.enter_context(_Undrawn())
                 if device is not None:
                     contexts.enter_context(torch.device(device))
@@ -76,47 +78,45 @@ class Recipe:
         """Build the model on ``"meta"``, without memory, if its class can be built there."""
         try:
             return self.build("meta")
+        except BoundsError:
+            raise
         except CaptureError:  # some classes compute numbers from tensors
             return self.build()
 
-    def check_sizes(self, arrays: int) -> None:
-        """Raise a CaptureError if a configuration asks for many more layers than arrays."""
-        for key, value in _entries(self.options):
-            if not isinstance(value, int) or not _LAYERS.search(key.rpartition(".")[2]):
-                continue
-            if value > max(arrays, _MOST_LAYERS):
-                raise CaptureError(
-                    f"the configuration says {key} = {value}, but the weights are {arrays} arrays"
-                )
+    @contextmanager
+    def guarded(self, bounds: Bounds, folder: str | os.PathLike | None = None) -> Iterator[None]:
+        """Context in which a recipe from a file is built: closed to all else, and bounded.
+
+        Raises a CaptureError, before anything is built, if the recipe names files or exceeds the
+        bounds.
+        """
+        bounds.check(self.options)
+        check_names(self.name, self.options)
+        _library(self.library)  # imports may open files of their own
+        if self.library == "transformers":
+            _class_of_transformers(self.name)
+        with confined(folder), bounds.watch():
+            yield
 
 
 class _Undrawn(TorchFunctionMode):
     """Leave weights as they are where they would be drawn at random, which takes most time.
 
-    A function that draws again, until values suit, would not end: it draws from its second time on.
+    Tensors that initialisers make for themselves are drawn: some draw until values are in a range.
     """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.generator = torch.Generator().manual_seed(0)
-        self.caller: Any = None
-        self.positions: set[int] = set()  # of the draws in its code
 
     def __torch_function__(
         self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        name = getattr(func, "__name__", "")
-        if not _RANDOM.fullmatch(name):
-            return func(*args, **kwargs)
-        tensor = args[0] if args else kwargs["tensor"]
-        caller = sys._getframe(1)
-        if caller is not self.caller:
-            self.caller, self.positions = caller, set()
-        if caller.f_lasti in self.positions and hasattr(Tensor, name) and not tensor.is_meta:
-            return func(*args, **{**kwargs, "generator": self.generator})
-        self.positions.add(caller.f_lasti)
-        return tensor
+        if _RANDOM.fullmatch(getattr(func, "__name__", "")):
+            weights = args[0] if args else kwargs["tensor"]
+            if not hasattr(weights, _TEMPORARY):
+                return weights
+        result = func(*args, **kwargs)
+        if func is torch.empty_like:
+            setattr(result, _TEMPORARY, True)
+        return result
 
 
 def recipe_of(model: nn.Module) -> Recipe | None:
@@ -153,9 +153,13 @@ def configuration(model: nn.Module) -> str:
     return text
 
 
-def _of_transformers(name: str, options: dict[str, Any]) -> nn.Module:
+def _class_of_transformers(name: str) -> Any:
     transformers = _library("transformers")
-    kind: Any = getattr(transformers, name, None) if name.isidentifier() else None
+    try:
+        kind: Any = getattr(transformers, name, None) if name.isidentifier() else None
+    except Exception as error:  # whatever the import of its module raises
+        reason = " ".join(str(error).split())[:200]
+        raise CaptureError(f"{name} of transformers cannot be imported ({reason})") from error
     config: Any = getattr(kind, "config_class", None)
     if (
         not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel))
@@ -166,21 +170,13 @@ def _of_transformers(name: str, options: dict[str, Any]) -> nn.Module:
             f"transformers {transformers.__version__} has no model {name!r:.80}; give the whole "
             "model, load_model(folder, model=…)"
         )
-    model: nn.Module = kind(config.from_dict(_without_foreign(options)))
+    return kind
+
+
+def _of_transformers(name: str, options: dict[str, Any]) -> nn.Module:
+    kind = _class_of_transformers(name)
+    model: nn.Module = kind(kind.config_class.from_dict(without_foreign(options)))
     return model
-
-
-def _without_foreign(value: Any) -> Any:
-    """Remove all by which a configuration names code or weights to load."""
-    if isinstance(value, list):
-        return [_without_foreign(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    return {
-        key: False if key == "use_pretrained_backbone" else _without_foreign(item)
-        for key, item in value.items()
-        if not _FOREIGN.search(key)
-    }
 
 
 def _of_timm(name: str, options: dict[str, Any]) -> nn.Module:
@@ -223,15 +219,6 @@ def timm_options(model: nn.Module) -> dict[str, Any]:
     return {name: value for name, value in told.items() if isinstance(value, int | str | tuple)}
 
 
-def _entries(options: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the values of nested mappings by dotted keys."""
-    for key, value in options.items():
-        if isinstance(value, dict):
-            yield from _entries(value, f"{path}{key}.")
-        else:
-            yield f"{path}{key}", value
-
-
 def tied_names(model: nn.Module) -> dict[str, str]:
     """Names of parameters and buffers that are others, too, and the first names of these."""
     first: dict[int, str] = {}
@@ -253,7 +240,15 @@ def shapes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
     return {name: tuple(value.shape) for name, value in model.state_dict().items()}
 
 
-def changed_configuration(model: nn.Module, whole: list[tuple[int, int]]) -> Any:
+def generates(model: Any) -> bool:
+    """Whether a model is one of transformers that generates text."""
+    transformers: Any = sys.modules.get("transformers")
+    if transformers is None or not isinstance(model, transformers.PreTrainedModel):
+        return False
+    return model.can_generate() and getattr(model, "generation_config", None) is not None
+
+
+def changed_configuration(model: nn.Module, whole: list[tuple[int, int]], bounds: Bounds) -> Any:
     """Configuration by which transformers builds a smaller model itself, or None.
 
     Parameters
@@ -262,6 +257,8 @@ def changed_configuration(model: nn.Module, whole: list[tuple[int, int]]) -> Any
         With heads taken out.
     whole : list of (int, int)
         Heads, and heads of keys and values, of all layers before.
+    bounds : Bounds
+        By the weights of the smaller model.
     """
     layers = attention_modules(model)
     heads, groups = {}, {}
@@ -279,7 +276,10 @@ def changed_configuration(model: nn.Module, whole: list[tuple[int, int]]) -> Any
         try:
             _change(config, heads, groups, size)
             options = json.loads(config.to_json_string())
-            if _same_function(Recipe("transformers", type(model).__name__, options).build(), model):
+            recipe = Recipe("transformers", type(model).__name__, options)
+            with recipe.guarded(bounds):
+                built = recipe.build()
+            if _same_function(built, model):
                 return config
         except Exception:  # whatever a configuration raises whose sizes do not fit
             continue

@@ -10,6 +10,7 @@ import xarray as xr
 from torch import Tensor, nn
 
 from pathkernel_datasets.variables.head_axis import Heads
+from pathkernel_models.arguments import check_flag
 from pathkernel_models.compared_layers import ComparedLayers
 from pathkernel_models.families import AttentionModule, attention_modules
 from pathkernel_models.heads_off import gains_by_layer, heads_by_layer, refuse_shared_weights
@@ -70,6 +71,7 @@ def remove_heads(
     >>> model.layers[0].self_attn.out_proj.in_features, model.layers[1].self_attn.embed_dim
     (4, 8)
     """
+    check_flag("smaller", smaller)
     layers = attention_modules(model)
     refuse_shared_weights(model, layers)
     off = heads_by_layer(layers, heads)
@@ -87,8 +89,7 @@ def remove_heads(
     ]
     for number in changed:
         attention = layers[number - 1]
-        if attention.projection is not attention.module:  # else its weight is a parameter
-            check_stored(attention.projection, attention.output_inputs_last, attention.where)
+        check_stored(attention.projection, attention.output_inputs_last, attention.where)
         if smaller and number in off:
             check_divisible(attention)
     changed_layers, compared = [layers[number - 1] for number in changed], ComparedLayers()

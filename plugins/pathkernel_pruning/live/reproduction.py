@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from pathkernel_core.system.memory import check_memory
 from pathkernel_models.errors import CaptureError
+from pathkernel_pruning.live.confinement import confined
 from pathkernel_pruning.live.rebuilding import tied_names, timm_options
 from pathkernel_pruning.live.smaller import check_same, outputs_of
 from pathkernel_pruning.live.structure import passing_tensors, structure_of
@@ -104,11 +105,16 @@ def _to(batch: Any, device: torch.device) -> Any:
 
 
 def check_library(model: Any, folder: Path, *, same_sizes: bool) -> None:
-    """Load a folder by ``from_pretrained``; raise a CaptureError if that is another model."""
+    """Load a folder by ``from_pretrained``; raise a CaptureError if that is another model.
+
+    Files of the folder and of installed packages are opened, and no others: the library looks for
+    names of code and weights in a configuration, which :func:`pathkernel.load_model` leaves out.
+    """
     size = sum(value.nbytes for value in model.state_dict().values())
     check_memory("the model loaded again", size, "load it by load_model")
     try:
-        with _quiet():
+        # the library reads weights in threads
+        with _quiet(), confined(folder, folder.iterdir(), threads=True):
             loaded = type(model).from_pretrained(folder, local_files_only=True).eval()
         check_reproduction(loaded, model, same_sizes=same_sizes)
     except Exception as error:  # whatever the library raises that cannot load it

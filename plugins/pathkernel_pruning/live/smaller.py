@@ -27,6 +27,7 @@ _ROUNDING = 1e-4  # of outputs, relative to the largest; parts of many models co
 _HALF_ROUNDINGS = 6  # of half precision, in a model of dozens of layers
 _LENGTHS = (("out_features", "nx", "num_embeddings"), ("in_features", "nf", "embedding_dim"))
 _KINDS = (("count",), ("count", "width"))
+_TABLE = re.compile("rel(ative)?_pos|position_bias")  # of relative positions, wherever it lies
 _RECORD = "pathkernel_removals"  # attribute of an attention module
 
 
@@ -56,6 +57,8 @@ class Removals:
     def further(self, heads: Sequence[int], width: bool) -> Removals:
         """Add a removal, after which ``heads`` of the remaining ones are left, from 0."""
         left = tuple(self.numbers[head] for head in heads)
+        if self.left and left == self.numbers:  # a layer of one head keeps it
+            return self
         return Removals(self.count, (*self.left, left), (*self.widths, width))
 
 
@@ -110,17 +113,51 @@ def take_out(
                     _shrink(model, attention, heads, kinds, changes)
                 check_same(outputs_of(model, batch, layers), expected)
             except Exception as error:  # whatever a model raises whose shapes do not fit
-                reasons.append(error)
+                reasons.append(error.__cause__ or error)
                 continue
             changes.pop_all()
             return
     reason = "; ".join(dict.fromkeys(f"{type(error).__name__}: {error}" for error in reasons))
     reason = " ".join(reason.split())
+    cause = _likely_cause(model, [attention for attention, _ in remaining])
     raise CaptureError(
         f"{type(model).__name__} with heads taken out does not compute what it does with them off "
-        f"({reason}); it is left as it was. Of heads that share keys and values take whole groups, "
-        "or as many of each; or leave smaller out, and their weights are set to zero"
+        f"({reason}); it is left as it was. {cause}Leave smaller out, and their weights are set to "
+        "zero"
     ) from reasons[0]
+
+
+def _likely_cause(model: nn.Module, layers: Sequence[AttentionModule]) -> str:
+    """Return a sentence on what heads of some layers share, or have beside their projections."""
+    for attention in layers:
+        if names := _parameters_beside(model, attention):
+            return (
+                f"Heads of {attention.where} have parameters beside their projections, which are "
+                f"not taken out: {', '.join(names[:4])}. "
+            )
+    if any(attention.groups < attention.heads for attention in layers):
+        return "Of heads that share keys and values take whole groups, or as many of each. "
+    return ""
+
+
+def _parameters_beside(model: nn.Module, attention: AttentionModule) -> list[str]:
+    """Return names of parameters that no projection of a layer has, but of its heads' sizes."""
+    description = attention.description
+    if description is None:
+        return []
+    known = {parameter for part, _, _ in description.slices() for parameter in part.parameters()}
+    heads, width = attention.heads, attention.heads * description.size
+    block, names = block_name(attention), []
+    for name, parameter in model.named_parameters():
+        sizes = set(parameter.shape)
+        # a bias of a fused projection, apart from its module, has entries of all three
+        is_inside = name.startswith(f"{attention.name}.") and sizes & {heads, width, 3 * width}
+        # of this block, or of all
+        is_table = _TABLE.search(name) and heads in sizes
+        is_table = is_table and (name.startswith(f"{block}.") or not re.search("[0-9]", name))
+        if parameter not in known and (is_inside or is_table):
+            names.append(name)
+    return names
 
 
 @contextmanager

@@ -77,6 +77,7 @@ class Structure:
             Libraries of another version, whose classes may have further or fewer attributes;
             ``"python"`` where the code of functions cannot be compared.
         """
+        unsaved = {*self.tensors, *other.tensors}
         for name in chain(self.modules, other.modules.keys() - self.modules.keys()):
             title = name or "the model itself"
             if name not in other.modules or name not in self.modules:
@@ -93,7 +94,7 @@ class Structure:
                 tensor = f"{name}.{key}".lstrip(".")
                 if (
                     value == given
-                    or (lacking and (lenient or {tensor} & {*self.tensors, *other.tensors}))
+                    or (lacking and (lenient or tensor in unsaved))
                     or (key == _CODE and "python" in changed)
                 ):
                     continue

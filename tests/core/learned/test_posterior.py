@@ -128,7 +128,7 @@ def test_the_gradient_is_that_of_jax(form):
     def log_density(x):
         return differentiated(of_heads, x, inputs, labels, jax.numpy)
 
-    value, gradient = jax.value_and_grad(log_density)(jax.numpy.asarray(position))
+    value, gradient = jax.jit(jax.value_and_grad(log_density))(jax.numpy.asarray(position))
     actual = of_heads.evaluate(position)
     assert actual.log_density == pytest.approx(float(value), rel=1e-10)
     np.testing.assert_allclose(actual.gradient, gradient, rtol=1e-7, atol=1e-7)

@@ -10,6 +10,8 @@ transformers = pytest.importorskip(
 
 from pathkernel_capture.capture import capture
 from pathkernel_models.errors import CaptureError
+from pathkernel_pruning.live.head_choice import curvature_scores
+from pathkernel_pruning.live.head_scores import gradient_scores
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers' own
 
@@ -132,3 +134,82 @@ def test_prompts():
     prefix = peft.get_peft_model(model, peft.PrefixTuningConfig(**options))
     with pytest.raises(CaptureError, match=r"9 keys for 6 tokens.*past_key_values or prefix"):
         capture(prefix, [padded])
+
+
+def drawn_masks(number):
+    """Boolean masks of pairs (2, 1, query, key), and the numbers that say the same."""
+    generator = np.random.default_rng(number)
+    allowed = torch.from_numpy(generator.random((2, 1, number, number)) < 0.6)
+    allowed |= torch.eye(number, dtype=torch.bool)  # every query has a key
+    allowed[1, :, :, number - generator.integers(3) :] = False  # padding
+    allowed[..., 0] = True
+    return allowed, torch.zeros(allowed.shape).masked_fill(~allowed, -torch.inf)
+
+
+LLAMA = SMALL | {"num_key_value_heads": 2, "head_dim": 4}
+PAIRS = {"BertModel": SMALL, "LlamaModel": LLAMA, "GPT2Model": SMALL, "Qwen3Model": LLAMA}
+
+
+@pytest.mark.parametrize("number", [4, 7])
+@pytest.mark.parametrize("kind", PAIRS)
+def test_boolean_masks_of_pairs(kind, number):
+    """Mask as the same ones of numbers do, or are refused where the model adds them."""
+    model, (allowed, added) = made(kind, PAIRS[kind]), drawn_masks(number)
+    batches = [{"input_ids": ids(number), "attention_mask": mask} for mask in (allowed, added)]
+    with torch.no_grad():
+        own = [model(**batch)[0] for batch in batches]
+    torch.testing.assert_close(*own)
+    for options in ({}, {"attend": "states"}, {"picture": "product"}):
+        captured, expected = (capture(model, [b], readout="mean", **options) for b in batches)
+        np.testing.assert_allclose(captured.xi, expected.xi, atol=1e-6 * abs(expected.xi).max())
+    model.set_attn_implementation("eager")
+    with pytest.raises(CaptureError, match=r"attention_mask .* boolean .*eager .* adds it"):
+        capture(model, batches[:1], readout="mean")
+    eager = capture(model, batches[1:], readout="mean", picture="product")
+    np.testing.assert_allclose(eager.xi, expected.xi, atol=1e-6 * abs(expected.xi).max())
+
+
+def own_kernel(scale):
+    """Attention of a user's own, whose weights no function of PyTorch shows."""
+
+    def attend(module, query, key, value, attention_mask, scaling=None, **_):
+        groups = query.shape[1] // key.shape[1]
+        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+        scores = scale * (query @ key.mT) * scaling
+        allowed = torch.ones(scores.shape[-2:]).tril().bool()
+        weights = scores.masked_fill(~allowed, -torch.inf).exp()
+        return (weights / weights.sum(-1, keepdim=True) @ value).transpose(1, 2), None
+
+    return attend
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.5])
+def test_a_kernel_of_ones_own(scale):
+    """Is replaced by eager attention where this computes the same, and else refused."""
+    name = f"test-{scale}"
+    transformers.AttentionInterface.register(name, own_kernel(scale))
+    model, batch = made("LlamaModel", LLAMA), {"input_ids": ids()}
+    expected = capture(model, [batch], readout="mean")
+    model.set_attn_implementation(name)
+
+    def outputs(batch):
+        return model(**batch)[0].mean(dim=(1, 2)), torch.zeros(2)
+
+    def losses(batch):
+        return outputs(batch)[0].square()
+
+    def captured():
+        return capture(model, [batch, batch], readout="mean").xi[:2]
+
+    functions = [captured, lambda: gradient_scores(model, [batch], losses)]
+    functions.append(lambda: curvature_scores(model, [batch], outputs))
+    functions.append(lambda: capture(model, [batch], picture="tangent", outputs=outputs))
+    for function in functions:
+        if scale == 1:
+            function()
+            continue
+        with pytest.raises(CaptureError, match="another function by its own attention kernel"):
+            function()
+    if scale == 1:
+        np.testing.assert_allclose(captured(), expected.xi, atol=1e-6)
+    assert model.config._attn_implementation == name

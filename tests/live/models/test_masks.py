@@ -159,6 +159,13 @@ def test_padding_that_a_model_attends_to(name, number):
     np.testing.assert_allclose(capture(model, [batch], masks=[shown | True]).xi, whole, atol=1e-12)
 
 
+@pytest.mark.parametrize("how", ["boolean", -1e9])
+def test_sequence_of_nothing_but_padding(how):
+    batch = {"x": tokens(), "valid": ~padding(TOKENS, 0)}
+    with pytest.raises(ValueError, match="'last' names no token of sequence 1"):
+        capture(ByHand(how), [batch])
+
+
 def test_given_masks():
     hidden, inputs = padding(TOKENS, 4), tokens()
     batch, model = {"x": inputs, "valid": ~hidden}, ByHand(-1e9)

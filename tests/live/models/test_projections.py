@@ -10,6 +10,8 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations, parametrize, prune
 
+from pathkernel_datasets.variables.head_axis import scores_by_head
+from pathkernel_models.attention_heads import AttentionHeads
 from pathkernel_models.errors import CaptureError
 from pathkernel_models.heads_off import heads_off
 from pathkernel_pruning.live.comparison import compare_heads
@@ -262,8 +264,19 @@ def test_multihead_attention(kind):
         np.testing.assert_allclose(outputs, plain(INPUTS).detach(), atol=1e-12)
 
 
-def test_a_projection_that_does_not_run_is_refused():
+ALL = [(1, head) for head in range(1, HEADS + 1)]
+IDLE = {  # heads, and options by which they, or the others, pass on something else
+    "off": ([(1, 1)], {}),
+    "gains": ([], {"gains": scores_by_head(ALL, [2.0, 1.0, 0.5, 1.0])}),
+    "both": (ALL[:1], {"gains": scores_by_head(ALL, [0.0, 1.0, 0.5, 1.0])}),
+}
+
+
+@pytest.mark.parametrize("described", [True, False])
+@pytest.mark.parametrize("case", IDLE)
+def test_a_projection_that_does_not_run_is_refused(case, described):
     """The heads of a module that multiplies by a copy of its weight would stay on."""
+    heads, options = IDLE[case]
 
     class Copying(Attention):
         def forward(self, x):
@@ -275,11 +288,15 @@ def test_a_projection_that_does_not_run_is_refused():
             return F.linear(heads, self._modules["o_proj"].weight)
 
     model = nn.Sequential(Block()).eval()
-    model[0].attention = Copying()
+    model[0].attention = attention = Copying()
+    if described:  # without projections nothing is compared
+        attention.pathkernel_heads = lambda: AttentionHeads(HEADS, attention.o_proj)
     with (
-        pytest.raises(CaptureError, match=r"layer 1 \(0.attention\) (passes on other|ran, but)"),
+        pytest.raises(
+            CaptureError, match=r"layer 1 \(0.attention\) (does not run its output|ran, but)"
+        ),
         torch.no_grad(),
-        heads_off(model, [(1, 1)]),
+        heads_off(model, heads, **options),
     ):
         model(INPUTS.float())
 

@@ -201,3 +201,110 @@ def test_heads_of_a_class_of_ones_own_with_quantised_projections():
         CaptureError, match="output or projections hold a Linear whose weight is no tensor"
     ):
         list_heads(nn.Sequential(described))
+
+
+class Biased(Attention):
+    """In the manner of EVA and BEiT: biases apart from the projection, and a table by head."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.proj = nn.Linear(8, 24, bias=False), nn.Linear(8, 8)
+        del self.q_proj, self.k_proj, self.v_proj, self.o_proj
+        self.q_bias, self.v_bias = (nn.Parameter(torch.randn(8)) for _ in range(2))
+        self.relative_position_bias_table = nn.Parameter(torch.randn(36, 2))
+
+    def project(self, heads):
+        return self.proj(heads)
+
+    def forward(self, x):
+        bias = torch.cat([self.q_bias, torch.zeros_like(self.q_bias), self.v_bias])
+        x = nn.functional.linear(x, self.qkv.weight, bias)
+        q, k, v = x.unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        table = self.relative_position_bias_table.T.unflatten(1, (6, 6))
+        heads = (q @ k.mT + table).softmax(dim=-1) @ v
+        return self.project(heads.transpose(1, 2).flatten(2))
+
+
+class ReadingWeights(Biased):
+    """In the manner of torchvision's Swin: no projection runs as a module."""
+
+    def project(self, heads):
+        return nn.functional.linear(heads, self.proj.weight, self.proj.bias)
+
+
+class AttentionPoolLatent(nn.Module):
+    """In the manner of timm: a learned query attends to all tokens."""
+
+    def __init__(self):
+        super().__init__()
+        self.num_heads, self.latent = 2, nn.Parameter(torch.randn(1, 1, 8))
+        self.q, self.kv, self.proj = nn.Linear(8, 8), nn.Linear(8, 16), nn.Linear(8, 8)
+
+    def forward(self, x):
+        q = self.q(self.latent.expand(len(x), -1, -1)).unflatten(-1, (2, 4)).transpose(1, 2)
+        k, v = self.kv(x).unflatten(-1, (2, 2, 4)).permute(2, 0, 3, 1, 4)
+        heads = nn.functional.scaled_dot_product_attention(q, k, v)
+        return self.proj(heads.transpose(1, 2).flatten(2))
+
+
+class Shared(Attention):
+    """Keys and values of one head."""
+
+    def __init__(self):
+        super().__init__()
+        self.k_proj, self.v_proj = nn.Linear(8, 4), nn.Linear(8, 4)
+
+    def forward(self, x):
+        q = self.q_proj(x).unflatten(-1, (2, 4)).transpose(1, 2)
+        k, v = self.k_proj(x)[:, None], self.v_proj(x)[:, None]
+        heads = (q @ k.mT).softmax(dim=-1) @ v
+        return self.o_proj(heads.transpose(1, 2).flatten(2))
+
+
+def test_parameters_beside_the_projections():
+    """Are why heads stay in the weights, as shared keys and values are of others."""
+    model = Model()
+    model.layers = nn.ModuleList(Biased() for _ in range(2))
+    messages = refusals(model)
+    assert messages.keys() == {"smaller"}
+    names = [f"layers.0.{name}" for name in ("q_bias", "v_bias", "relative_position_bias_table")]
+    assert "layer 1 (layers.0) have parameters beside their projections, which are not taken " in (
+        message := messages["smaller"]
+    )
+    assert ": " + ", ".join(names) + ". Leave smaller out" in message
+    assert "share keys" not in message
+    model.layers = nn.ModuleList(Shared() for _ in range(2))
+    messages = refusals(model)
+    assert messages.keys() == {"smaller"}
+    assert "beside their projections" not in messages["smaller"]
+    assert "Of heads that share keys and values take whole groups" in messages["smaller"]
+
+
+def test_projections_that_do_not_run():
+    model = Model()
+    model.layers = nn.ModuleList(ReadingWeights() for _ in range(2))
+    messages = refusals(model)
+    assert "or does not run its projections" in messages.pop("capture")
+    assert messages.keys() == every_function(model).keys() - {"list", "capture"}
+    for message in messages.values():
+        assert message.startswith("layer 1 (layers.0) does not run its output projection proj")
+        assert "layers=" not in message  # which none of these functions takes
+
+
+def test_heads_that_pool_a_sequence():
+    """Are left alone, as all attention from other tokens than its own."""
+    model = nn.Sequential(Model(), AttentionPoolLatent())
+    assert len(list_heads(model)) == 2
+    assert refusals(model) == {}
+
+
+def test_windows():
+    """Are not captured, which no other choice of layers helps."""
+
+    class Windows(Attention):
+        def forward(self, x):
+            return super().forward(x.reshape(-1, 3, 8)).reshape(x.shape)
+
+    model = Model()
+    model.layers = nn.ModuleList(nn.Sequential(Windows()) for _ in range(2))
+    assert refusals(model)["capture"].startswith("layer 1 (layers.0.0) attends within windows, 6 ")

@@ -7,7 +7,9 @@ torch = pytest.importorskip("torch", reason="capture is of PyTorch models")
 timm = pytest.importorskip("timm", reason="timm is not installed")
 
 from pathkernel_capture.capture import capture
+from pathkernel_models.errors import CaptureError
 from pathkernel_models.heads_off import heads_off
+from pathkernel_pruning.live.head_scores import gradient_scores
 from pathkernel_pruning.live.removal import remove_heads
 
 LAYERS, HEADS, WIDTH = 2, 3, 12
@@ -107,3 +109,19 @@ def test_gradients_and_values(model, check_scores):
 
 def test_tangent_kernels_are_of_derivatives_by_weights(model, check_tangents):
     check_tangents(model.eval(), IMAGES, lambda images: model(images).sin())
+
+
+def test_heads_that_pool_the_tokens_are_left_alone():
+    sizes = {"img_size": 8, "patch_size": 4, "embed_dim": WIDTH, "depth": 2, "num_heads": HEADS}
+    model = timm.models.VisionTransformer(**sizes, num_classes=2, global_pool="map").double()
+    scores = gradient_scores(model, [IMAGES], lambda batch: model(batch).square().sum(dim=1))
+    assert scores.sizes["head"] == 2 * HEADS
+    assert capture(model, [IMAGES], readout="mean").heads == (1 + 2 * HEADS,)
+
+
+@pytest.mark.parametrize("kind", ["Eva", "Beit"])
+def test_separate_biases_are_why_heads_stay_in_the_weights(kind):
+    sizes = {"img_size": 8, "patch_size": 4, "embed_dim": WIDTH, "depth": 1, "num_heads": HEADS}
+    model = getattr(timm.models, kind.lower()).__dict__[kind](**sizes, num_classes=2).double()
+    with pytest.raises(CaptureError, match=r"not taken out: blocks.0.attn.q_bias, blocks.0.attn"):
+        remove_heads(model, [(1, 1)], smaller=True, batch=IMAGES)

@@ -137,7 +137,7 @@ def test_refused():
         )
     with pytest.raises(ValueError, match="at least one batch"):
         gradient_scores(model, [], squares(model))
-    with pytest.raises(TypeError, match=r"put 'validation' into a list"):
+    with pytest.raises(TypeError, match=r"is 'validation'; put a single one into a list"):
         gradient_scores(model, "validation", squares(model))
     with pytest.raises(ValueError, match="magnitude_scores needs a batch"):
         magnitude_scores(model)

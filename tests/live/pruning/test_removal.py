@@ -1,6 +1,7 @@
 """Heads of a live model switched off, and back on."""
 
 import copy
+from contextlib import nullcontext
 from functools import partial
 
 import numpy as np
@@ -108,6 +109,7 @@ def test_refused(model):
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.filterwarnings("ignore:PyTorch fuses this model's encoder layers")
 @pytest.mark.parametrize("batch_first", [True, False])
 @pytest.mark.parametrize("bias", [True, False])
 def test_smaller_encoder(batch_first, bias):
@@ -132,7 +134,10 @@ def test_smaller_encoder(batch_first, bias):
         for given in ((inputs,), (inputs, mask), (inputs, None, padding), (inputs, by_head)):
             for gradients in (False, True):
                 with torch.set_grad_enabled(gradients):
-                    found = smaller(*given)
+                    # additive masks are of another function in PyTorch's fused layers
+                    is_added = len(given) == 2 and not gradients
+                    with heads_off(smaller, []) if is_added else nullcontext():
+                        found = smaller(*given)
                     with heads_off(model, off):
                         expected = model(*given)
                 if len(given) == 3:  # PyTorch's fused layers give zeros for padding

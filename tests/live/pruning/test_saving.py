@@ -16,8 +16,9 @@ from torch.nn import functional as F
 from pathkernel_capture.capture import capture
 from pathkernel_models.errors import CaptureError
 from pathkernel_models.heads_table import list_heads
+from pathkernel_pruning.live.loading import load_model
 from pathkernel_pruning.live.removal import remove_heads
-from pathkernel_pruning.live.saving import load_model, save_model
+from pathkernel_pruning.live.saving import save_model
 
 WIDTH, HEADS = 16, 4
 INPUTS = torch.randn(3, 5, WIDTH, generator=torch.Generator().manual_seed(1))
@@ -124,6 +125,21 @@ def test_whole_models(tmp_path, heads_at_zero):
     assert saved.taken_out == ()
     assert saved.zero == ("2-3",) * len(heads_at_zero)
     assert torch.equal(outputs(load_model(saved.folder, encoder())), outputs(model))
+
+
+def test_a_last_head_that_is_taken_out_again_and_again(tmp_path, monkeypatch):
+    model = changed(encoder())
+    for heads in (1, 2, 3), (1,), (1,), (1,):
+        remove_heads(model, [(2, head) for head in heads], smaller=True, batch=INPUTS)
+    save_model(model, tmp_path)
+    description = json.loads((tmp_path / "pathkernel.json").read_text())
+    assert description["layers"]["layers.1.self_attn"]["left"] == [[4]]
+    assert torch.equal(outputs(load_model(tmp_path, encoder())), outputs(model))
+    monkeypatch.setattr("pathkernel_pruning.live.description._MOST_REMOVALS", 0)
+    with pytest.raises(CaptureError, match=r"taken out 1 times, and only 0 times are saved; take"):
+        save_model(model, tmp_path / "again")
+    with pytest.raises(CaptureError, match="1 removals of layer"):
+        load_model(tmp_path, encoder())
 
 
 @pytest.mark.parametrize("saved_tied", [True, False])
@@ -270,6 +286,7 @@ DAMAGED = {
     "many heads": (edited(layer={"heads": 10**12}), "heads 1000000000000 of layer"),
     "other heads": (edited(layer={"heads": 8}), "no layer 'layers.0.self_attn' of 8 heads"),
     "heads past the last": (edited(layer={"left": [[1, 9]]}), r"heads \[1, 9\] of layer"),
+    "the same heads": (edited(layer={"left": [[1, 2]] * 2}), r"heads \[1, 2\] of layer"),
     "no heads": (edited(layer={"left": [[]]}), r"heads \[\] of layer"),
     "another checksum": (
         edited(sha256={"model.safetensors": "0"}),

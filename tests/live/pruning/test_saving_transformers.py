@@ -10,14 +10,16 @@ torch = pytest.importorskip("torch", reason="capture is of PyTorch models")
 transformers = pytest.importorskip(
     "transformers", minversion="5", reason="transformers 5 is not installed"
 )
+from edited_models import correct_checksums
 from safetensors.torch import load_file, save_file
 from test_transformers import GROUPED, MODELS, OTHERS, SMALL, T5
 
 from pathkernel_models.batches import tensors_of
 from pathkernel_models.errors import CaptureError
 from pathkernel_models.heads_table import list_heads
+from pathkernel_pruning.live.loading import load_model
 from pathkernel_pruning.live.removal import remove_heads
-from pathkernel_pruning.live.saving import load_model, save_model
+from pathkernel_pruning.live.saving import save_model
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers' own
 FAMILIES = {name: (kind, options) for name, (_, kind, options, _, _) in MODELS.items()}
@@ -195,10 +197,14 @@ def test_a_class_from_elsewhere_is_given(tmp_path):
     assert torch.equal(outputs_of(again, batch)["0"], outputs_of(own, batch)["0"])
 
 
-def configured(**values):
+def configured(*, checksum=True, **values):
+    """Change entries of the configuration, and its checksum."""
+
     def edit(folder):
         config = json.loads((folder / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps(config | values))
+        if checksum:
+            correct_checksums(folder)
 
     return edit
 
@@ -211,9 +217,38 @@ def described(**values):
     return edit
 
 
+NESTED = {"text_config": {}}
+for _ in range(40):
+    NESTED = {"text_config": NESTED}
+STEPS = {"heads": 4, "left": [[1]] * 2000, "widths": [True] * 2000}
+MANY = {f"layer {i}": {"heads": 2**16, "left": [[1]], "widths": [True]} for i in range(10**4)}
+TWICE = {"heads": 4, "left": [[1, 2], [1, 2, 3]], "widths": [True] * 2}
 HOSTILE = {
+    "edited": (configured(checksum=False, vocab_size=21), "not the file that pathkernel.json was"),
     "layers": (configured(num_hidden_layers=10**9), "num_hidden_layers = 1000000000, but the"),
-    "words": (configured(vocab_size=10**13), r"is \(20, 16\), but of the model \(10000000000000"),
+    "layers in numbers": (configured(num_hidden_layers=900), "more than 1[0-9]{3} modules and par"),
+    "labels": (configured(num_labels=10**9), "num_labels = 1000000000, but the weights are 55"),
+    "labels elsewhere": (configured(text_config={"num_labels": 10**9}), "num_labels = 1000000000"),
+    "words": (configured(vocab_size=10**13), r"vocab_size = 10000000000000, but the weights"),
+    "wide": (configured(intermediate_size=2**16), r"more than \d+ elements, but the weights are"),
+    "positions": (configured(max_position_embeddings=2**23), "tensors of 537 MB, but"),
+    "nested": (configured(text_config=NESTED), "nested more than 32 deep"),
+    "entries": (configured(layer_types=[0] * 2**19), "more than 262144 entries"),
+    "steps": (
+        described(layers={"encoder.layer.1.attention.self": STEPS}),
+        "2000 removals of layer",
+    ),
+    "steps back": (
+        described(layers={"encoder.layer.1.attention.self": TWICE}),
+        "heads .* of layer",
+    ),
+    "many layers of many heads": (described(layers=MANY), "no layer 'layer 0' of 65536 heads"),
+    "ties": (described(tied={f"n{i}": "m" for i in range(9999)}), "9999 names are tied to the 55"),
+    "a type": (configured(dtype="hub"), "dtype = 'hub', which names no part of BertModel"),
+    "a file": (
+        configured(backbone="/etc/hosts"),
+        "backbone = '/etc/hosts', which names no part of Be",
+    ),
     "text": (configured(hidden_size="wide"), "BertModel of transformers cannot be built"),
     "no configuration": (lambda folder: (folder / "config.json").unlink(), "it is missing"),
     "another class": (

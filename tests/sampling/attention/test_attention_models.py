@@ -1,5 +1,7 @@
 """Models of attention and weights together: densities, gradients, and draws that agree."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -53,29 +55,30 @@ def test_given_attention_the_density_is_that_of_its_weights(name, outputs):
     weights = x[: given.dimension]
     assert len(x) == model.dimension == given.dimension + 6
     prior = -0.5 * (heads @ heads + 6 * np.log(2 * np.pi))
-    assert float(model.log_prior(x)) == pytest.approx(
-        float(given.log_prior(weights)) + prior, rel=1e-12
-    )
-    density, gradient = jax.value_and_grad(model.log_density)(x)
-    assert float(density) == pytest.approx(float(given.log_density(weights)) + prior, rel=1e-10)
-    slope = jax.grad(given.log_density)(weights)
-    np.testing.assert_allclose(gradient[: given.dimension], slope, rtol=1e-8, atol=1e-8)
-    np.testing.assert_allclose(model.order_parameter(x), given.order_parameter(weights), rtol=1e-10)
-    expected = given.predict(weights, of_heads.attend(layers, new))
-    for actual, value in zip(model.predict(x, jax.numpy.asarray(new)), expected):
-        np.testing.assert_allclose(actual, value, rtol=1e-9, atol=1e-12)
+
+    def evaluate(of, x, new):  # in one program: compiling many takes longer
+        density, gradient = jax.value_and_grad(of.log_density)(x)
+        values = (of.order_parameter(x), *of.predict(x, new))
+        return of.log_prior(x), density, gradient[: given.dimension], values
+
+    actual = jax.jit(functools.partial(evaluate, model))(x, new)
+    expected = jax.jit(functools.partial(evaluate, given))(weights, of_heads.attend(layers, new))
+    assert float(actual[0]) == pytest.approx(float(expected[0]) + prior, rel=1e-12)
+    assert float(actual[1]) == pytest.approx(float(expected[1]) + prior, rel=1e-10)
+    np.testing.assert_allclose(actual[2], expected[2], rtol=1e-8, atol=1e-8)
+    for value, want in zip(actual[3], expected[3], strict=True):
+        np.testing.assert_allclose(value, want, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", [*NAMES[:-1], pytest.param(NAMES[-1], marks=pytest.mark.slow)])
 def test_gradients_are_those_of_differences(name):
     model = attention_model(name, posterior(width=8))
     x = model.initial(jax.random.key(3))
-    gradient = jax.grad(model.log_density)(x)
     direction = np.random.default_rng(1).standard_normal(len(x))
+    density = jax.jit(jax.value_and_grad(model.log_density))
+    gradient = density(x)[1]
     step = 1e-4
-    slope = (model.log_density(x + step * direction) - model.log_density(x - step * direction)) / (
-        2 * step
-    )
+    slope = (density(x + step * direction)[0] - density(x - step * direction)[0]) / (2 * step)
     assert float(gradient @ direction) == pytest.approx(float(slope), rel=1e-5, abs=1e-5)
 
 

@@ -50,11 +50,11 @@ dense_energy_and_gradient = jax.jit(jax.value_and_grad(dense_energy))
 energy_and_gradient = jax.jit(jax.value_and_grad(energy, argnums=1))
 
 
-CASES = [
-    (kind, outputs, rank)
+CASES = [  # ranks: singular, square for one output, more columns than rows
+    pytest.param(kind, outputs, rank, marks=[] if outputs + rank in (2, 11) else pytest.mark.slow)
     for kind in ("examples", "features", "kernels")
     for outputs in (1, 2)
-    for rank in (1, 3, 9)  # singular, square for one output, more columns than rows
+    for rank in (1, 3, 9)
 ]
 
 
@@ -97,7 +97,9 @@ def test_the_energy_is_that_of_the_core():
     np.testing.assert_allclose(gradient, -m_minus_r @ factor, rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize("rank", [2, 6, 9])
+@pytest.mark.parametrize(
+    "rank", [pytest.param(2, marks=pytest.mark.slow), 6, pytest.param(9, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize(
     ("kind", "examples", "width", "outputs", "span"),
     [
