@@ -428,7 +428,8 @@ def _after(
 
 def _projection(module: Any, names: tuple[str, ...]) -> nn.Module | None:
     """Return the first of these attributes that is a linear map."""
-    registered = getattr(module, "_modules", {})  # which a substitute may hide
+    # which a substitute may hide; scripted modules have them in a mapping without get
+    registered = dict(getattr(module, "_modules", {}).items())
     attributes = (registered.get(name) or getattr(module, name, None) for name in names)
     return next((linear for linear in attributes if getattr(_weight(linear), "ndim", 0) == 2), None)
 

@@ -71,13 +71,12 @@ def load_model(folder: str | os.PathLike, model: nn.Module | None = None) -> nn.
     description = read_description(folder)
     shapes = read_shapes(folder / description.weights)
     passing = read_shapes(folder / PASSING) if PASSING in description.checksums else {}
-    bounds = Bounds.of_shapes((shape for shape, _ in shapes.values()), len(description.tied))
     given, remedy = model, _GIVE
     if model is None:
-        model, remedy = _build(folder, description, shapes, bounds), _RESTORE
+        model, remedy = _build(folder, description, shapes), _RESTORE
     with without_wrappers(model) as inner, _taken_out(inner, description, folder):
         _check_shapes(inner, description, shapes, folder, remedy)
-        names = _fitting(inner, description, passing, bounds, folder, remedy)
+        names = _fitting(inner, description, shapes, passing, folder, remedy)
         if given is not None:
             _check_structure(inner, description, folder)
         generation = _generation(inner, description, folder)
@@ -91,9 +90,10 @@ def load_model(folder: str | os.PathLike, model: nn.Module | None = None) -> nn.
     return model.eval()
 
 
-def _build(folder: Path, description: Description, shapes: Shapes, bounds: Bounds) -> nn.Module:
+def _build(folder: Path, description: Description, shapes: Shapes) -> nn.Module:
     """Build the whole model, closed to other files and bounded by the weights."""
     recipe = _recipe(folder, description)
+    bounds = Bounds.of_shapes((shape for shape, _ in shapes.values()), len(description.tied))
     with recipe.guarded(bounds, folder):
         model = recipe.build_sketch()
     if any(value.is_meta for value in (*model.parameters(), *model.buffers())):
@@ -178,8 +178,8 @@ def _is_floating_point(stored: str) -> bool:
 def _fitting(
     model: nn.Module,
     description: Description,
+    weights: Shapes,
     passing: Shapes,
-    bounds: Bounds,
     folder: Path,
     remedy: str,
 ) -> list[str]:
@@ -188,6 +188,7 @@ def _fitting(
     With libraries of another version the model may have no such tensors any more.
     """
     shapes = {name: (shape, _is_floating_point(kind)) for name, (shape, kind) in passing.items()}
+    bounds = Bounds.of_shapes(shape for shape, _ in weights.values())
     faults = dict(passing_faults(model, shapes, bounds))
     if faults and not description.changed_libraries():
         name, fault = next(iter(faults.items()))

@@ -118,7 +118,7 @@ def save_model(model: nn.Module, folder: str | os.PathLike) -> SavedModel:
 
 def _save(model: nn.Module, folder: Path) -> SavedModel:
     layers = attention_modules(model)
-    content, structure = Content.of(model), structure_of(model)
+    structure, content = structure_of(model), Content.of(model)
     description = Description(f"{type(model).__module__}.{type(model).__qualname__}", structure)
     description.tied = content.tied
     description.removals = {attention.name: removals_of(attention) for attention in layers}

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pathkernel_models.errors import CaptureError
 from pathkernel_pruning.live.smaller import FewerHeads
 
 Texts = dict[str, str]
@@ -129,7 +130,16 @@ class Structure:
 
 
 def structure_of(model: nn.Module) -> Structure:
-    """Describe what a model computes with, besides its state."""
+    """Describe what a model computes with, besides its state.
+
+    Raises a CaptureError if a module was compiled by torch.jit: its numbers are in its code.
+    """
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            raise CaptureError(
+                f"{name or 'the model itself'} was compiled by torch.jit, and no folder keeps its "
+                "code; put the module in its place that it was made from"
+            )
     reader = _Reader(model)
     modules = {name: reader.module(name, module) for name, module in model.named_modules()}
     return Structure(modules, passing_tensors(model).keys())
@@ -234,6 +244,9 @@ class _Reader:
             return f"{self._text(value.__func__)} of {self._text(value.__self__)}"
         if isinstance(value, types.FunctionType):
             return self._function(value)
+        if isinstance(value, torch.jit.ScriptFunction):
+            self.code.append(_digest(value.code.encode()))
+            return value.name
         if isinstance(value, np.ufunc | types.ModuleType):
             return value.__name__
         if isinstance(value, types.BuiltinFunctionType):

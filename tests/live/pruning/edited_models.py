@@ -20,6 +20,7 @@ from pathlib import Path
 
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 
 import pathkernel as pk
 from pathkernel_models.errors import CaptureError
@@ -181,6 +182,18 @@ def edit_description(folder, draw, values):
     return [f"{key}: {value!r:.60}"]
 
 
+def edit_buffers(folder, draw):
+    path = folder / "buffers.safetensors"
+    tensors = load_file(path)
+    name = draw.choice([*tensors])
+    value = tensors.pop(name)
+    shape = draw.choice([value.shape, (2, *value.shape), (10**6,), ()])
+    dtype = draw.choice([value.dtype, torch.int8])
+    name = draw.choice([name, name, f"{name}.weight", "config", "training", "encoder.forward"])
+    save_file(tensors | {name: torch.ones(shape, dtype=dtype)}, path)
+    return [f"buffer {name}: {shape} {dtype}"]
+
+
 def correct_checksums(folder):
     path = folder / "pathkernel.json"
     content = json.loads(path.read_text())
@@ -231,6 +244,8 @@ def main(root, seed, count):
             edits += edit_configuration(folder, draw, values)
         if not edits or draw.random() < 0.4:
             edits += edit_description(folder, draw, values)
+        if draw.random() < 0.2 and (folder / "buffers.safetensors").exists():
+            edits += edit_buffers(folder, draw)
         if draw.random() < 0.85:
             correct_checksums(folder)
         os.chdir(folder)  # where a relative name, or a module of this name, would be found

@@ -2,7 +2,9 @@
 
 import functools
 import json
+import math
 import random
+import struct
 
 import pytest
 
@@ -12,6 +14,7 @@ from torch import nn
 
 from pathkernel_models.batches import tensors_of
 from pathkernel_models.errors import CaptureError
+from pathkernel_models.heads_table import list_heads
 from pathkernel_models.state import suspend_compilation
 from pathkernel_pruning.live.loading import load_model
 from pathkernel_pruning.live.removal import remove_heads
@@ -357,6 +360,15 @@ def test_hooks_of_a_wrapper_are_refused(tmp_path):
         save_model(wrapped, tmp_path)
 
 
+def test_parts_compiled_by_jit_are_refused(tmp_path):
+    """Whose numbers are in their code; their heads, and those beside them, are listed."""
+    model = built("own")
+    model.part = torch.jit.trace(nn.Linear(2, 2), torch.ones(2))
+    assert list_heads(model)["heads"].tolist() == [HEADS, HEADS]
+    with pytest.raises(CaptureError, match=r"^part was compiled by torch.jit, .*; put the module"):
+        save_model(model, tmp_path / "scripted")
+
+
 def test_parameters_that_the_state_lacks_are_refused(tmp_path):
     class Partial(Own):
         def state_dict(self, *args, **kwargs):
@@ -383,6 +395,55 @@ def test_caches_of_forward_passes_are_kept(tmp_path):
     loaded = load_model(tmp_path, built("own"))
     assert torch.equal(loaded.seen, model.seen)
     assert are_equal(outputs(loaded), expected)
+
+
+def replace_buffers(folder, kind, **shapes):
+    """Write a file of arrays of any size, which takes no space, in place of the buffers."""
+    size = {"F32": 4, "U8": 1}[kind]
+    header, start = {}, 0
+    for name, shape in shapes.items():
+        stop = start + size * math.prod(shape)
+        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [start, stop]}
+        start = stop
+    text = json.dumps(header).encode()
+    with open(folder / "buffers.safetensors", "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        file.truncate(8 + len(text) + start)
+
+
+OTHER_BUFFERS = {
+    "unknown": ("F32", {"other.table": [2]}, "other.table is no tensor of the model outside of"),
+    "of the state": ("F32", {"norm.weight": [16]}, "norm.weight is no tensor of the model outside"),
+    "a method": ("F32", {"forward": [16]}, "forward is no tensor of the model outside"),
+    "another kind": ("U8", {"table": [6, 1]}, "table has numbers of another kind .*float32"),
+    "axes": ("F32", {"table": [6]}, r"table is \(6,\), but of the model \(6, 1\)"),
+    "large": ("F32", {"table": [2**28, 1]}, r"table is \(268435456, 1\), larger than a model"),
+    "large cache": ("F32", {"seen": [2**28]}, r"seen is \(268435456,\), larger than a model"),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_BUFFERS)
+def test_buffers_that_a_model_does_not_hold(tmp_path, name):
+    """They are told by the header of their file, whose content is not read."""
+    save_model(built("own"), tmp_path)
+    kind, shapes, message = OTHER_BUFFERS[name]
+    replace_buffers(tmp_path, kind, **shapes)
+    model = built("own")
+    with pytest.raises(CaptureError, match=rf"buffers.safetensors in .*\({message}"):
+        load_model(tmp_path, model)
+    assert model.table.shape == (6, 1)
+    path = tmp_path / "pathkernel.json"
+    content = json.loads(path.read_text())
+    content["versions"]["torch"] = "1.0"  # then they are left out, and nothing of them is read
+    path.write_text(json.dumps(content))
+    assert torch.equal(load_model(tmp_path, model).table, model.table)
+
+
+def test_tables_that_grow_are_kept(tmp_path):
+    model = built("own")
+    model.table = torch.arange(9.0)[:, None]
+    save_model(model, tmp_path)
+    assert torch.equal(load_model(tmp_path, built("own")).table, model.table)
 
 
 def test_the_precision_of_a_module(tmp_path):
@@ -420,6 +481,21 @@ def test_from_pretrained_is_tried(tmp_path, monkeypatch):
     assert save_model(model, tmp_path).loaded_by == "load_model"
     assert not (tmp_path / "config.json").exists()
     assert are_equal(outputs(load_model(tmp_path)), outputs(model))
+
+
+def test_from_pretrained_opens_files_of_the_folder_alone(tmp_path, monkeypatch):
+    model = built("bert")
+    original = type(model).from_pretrained.__func__
+    outside = tmp_path / "outside"
+    outside.write_text("{}")
+
+    def from_pretrained(kind, folder, **kwargs):
+        outside.read_text()
+        return original(kind, folder, **kwargs)
+
+    monkeypatch.setattr(type(model), "from_pretrained", classmethod(from_pretrained))
+    assert save_model(model, tmp_path / "saved").loaded_by == "load_model"
+    assert are_equal(outputs(load_model(tmp_path / "saved")), outputs(model))
 
 
 def test_changes_are_named(tmp_path):

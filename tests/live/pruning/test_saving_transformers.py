@@ -222,6 +222,10 @@ for _ in range(40):
     NESTED = {"text_config": NESTED}
 STEPS = {"heads": 4, "left": [[1]] * 2000, "widths": [True] * 2000}
 MANY = {f"layer {i}": {"heads": 2**16, "left": [[1]], "widths": [True]} for i in range(10**4)}
+ALIKE = {
+    "kinds": [{"class": "torch.Linear"} | {f"entry {i}": "1" for i in range(10**4)}],
+    "modules": {f"part {i}": 0 for i in range(10**4)},
+}
 TWICE = {"heads": 4, "left": [[1, 2], [1, 2, 3]], "widths": [True] * 2}
 HOSTILE = {
     "edited": (configured(checksum=False, vocab_size=21), "not the file that pathkernel.json was"),
@@ -243,6 +247,7 @@ HOSTILE = {
         "heads .* of layer",
     ),
     "many layers of many heads": (described(layers=MANY), "no layer 'layer 0' of 65536 heads"),
+    "many modules of many entries": (described(**ALIKE), "100010000 attributes of modules"),
     "ties": (described(tied={f"n{i}": "m" for i in range(9999)}), "9999 names are tied to the 55"),
     "a type": (configured(dtype="hub"), "dtype = 'hub', which names no part of BertModel"),
     "a file": (

@@ -38,6 +38,10 @@ class Slots:
         self.value = value
 
 
+def scripted(function):
+    return torch.jit.trace(function, torch.ones(2))
+
+
 def multiplied(factor):
     return lambda x: x * factor
 
@@ -89,6 +93,7 @@ VALUES = {
     "circle": (lambda: circle(1), lambda: circle(2)),
     "modules in a list": (lambda: filled(1.0), lambda: filled(2.0)),
     "tensors in a list": (lambda: [torch.ones(2)], lambda: [torch.zeros(2)]),
+    "scripted": (lambda: scripted(torch.tanh), lambda: scripted(torch.sin)),
     "long": (lambda: "a" * 999 + "b", lambda: "a" * 999 + "c"),
 }
 
@@ -100,6 +105,7 @@ def text_of(value):
     return texts["setting"], texts.get("code of functions")
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace.* is deprecated")
 @pytest.mark.parametrize("name", VALUES)
 def test_values(name):
     one, other = VALUES[name]
