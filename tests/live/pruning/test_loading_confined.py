@@ -111,6 +111,19 @@ def test_refused_acts(tmp_path, monkeypatch, name):
     assert path.read_text()  # outside of the context
 
 
+def test_files_that_may_be_read(tmp_path):
+    paths = [tmp_path / name for name in ("own", "other")]
+    for path in paths:
+        path.write_text("text")
+    with confined(tmp_path, paths[:1], threads=True):
+        assert paths[0].read_text() == "text"
+        threading.Thread(target=str).start()
+        with pytest.raises(PermissionError, match="is not opened while a model is built"):
+            paths[1].read_text()
+        with pytest.raises(PermissionError, match="is not opened while a model is built"):
+            paths[0].write_text("")
+
+
 def test_libraries_import_theirs():
     with confined():
         assert Path(torch.__file__).read_text()
