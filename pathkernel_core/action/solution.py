@@ -326,7 +326,11 @@ class Solution:
         Raises
         ------
         ValueError
-            If a shape does not fit, or a value is or becomes NaN or infinite.
+            If a shape does not fit, own is not symmetric in its paths, or a value is or becomes NaN
+            or infinite.
+        NotPositiveDefiniteError
+            If own has a negative eigenvalue, or a variance is negative beyond rounding: cross and
+            own are then not kernels of the same examples.
 
         Notes
         -----

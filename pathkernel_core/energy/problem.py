@@ -24,7 +24,7 @@ from pathkernel_core.energy.costs import Sizes, cheapest_form, evaluation_second
 from pathkernel_core.energy.examples import ExampleSpace
 from pathkernel_core.energy.features import FeatureSpace
 from pathkernel_core.energy.form import Form, Predictor
-from pathkernel_core.energy.kernel_packing import check_size, given_kernels
+from pathkernel_core.energy.kernel_packing import check_own_kernels, check_size, given_kernels
 from pathkernel_core.energy.kernel_space import KernelSpace
 from pathkernel_core.energy.label_spectrum import LabelSpectrum
 from pathkernel_core.energy.posterior import inputs_span, rotated
@@ -140,8 +140,9 @@ class Problem:
             n·P(P + 1)/2 for branches.
         NotPositiveDefiniteError
             If an eigenvalue is negative beyond rounding. All are computed up to n·P = 1000; beyond,
-            those of eight random mixtures of paths, or of branches diagonals and eight random
-            quadratic forms, which may pass kernels that are not positive.
+            those of eight random mixtures of paths and of two with a vector for every example, or
+            of branches diagonals and eight random quadratic forms, which may pass kernels that are
+            not positive.
         TypeError, PrecisionError
             As for :class:`Problem`.
 
@@ -432,8 +433,9 @@ class Problem:
             )
         if not needs_own:
             return
-        shape = "is missing" if own is None else f"has {tuple(own.shape)}"
-        if own is None or tuple(own.shape) != actual[:-1]:
+        of_own = tuple(getattr(own, "shape", ()))
+        shape = "is missing" if own is None else f"has {of_own}"
+        if own is None or of_own != actual[:-1]:
             raise ValueError(
                 "own must have the kernels of every new example with itself, of shape "
                 f"{actual[:-1]}, but {shape}; for the mean alone call predict_mean(cross)"
@@ -451,10 +453,18 @@ class Problem:
 
         By their attentioned inputs, or their kernels ``xi`` (n, n, P_new, P) with the training
         examples and ``own`` (n, n, P_new) with themselves.
+
+        Raises
+        ------
+        NotPositiveDefiniteError
+            If kernels cannot be those of the same examples: own has a negative eigenvalue, or a
+            variance is negative beyond rounding.
         """
-        self.check_new(xi, own, shared=factor.ndim == 2)
+        shared = factor.ndim == 2
+        self.check_new(xi, own, shared=shared)
         if self.is_of_kernels:
             xi, own = real_floating("cross", xi), real_floating("own", own)
+            check_own_kernels(own, shared)
         else:
             xi = real_floating("xi", xi, ("P_new", self.n_paths, self.input_width))
         return posterior.moments(xi, own, from_host(factor, xi), self.basis)

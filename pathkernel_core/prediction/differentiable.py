@@ -45,7 +45,7 @@ from pathkernel_core.energy.features import FeatureSpace
 from pathkernel_core.energy.form import Form
 from pathkernel_core.energy.given_kernels import GivenKernels
 from pathkernel_core.energy.kernel_index import PairIndex
-from pathkernel_core.energy.kernel_packing import packed_kernels, paths_of
+from pathkernel_core.energy.kernel_packing import check_own_kernels, packed_kernels, paths_of
 from pathkernel_core.energy.problem import Problem
 from pathkernel_core.energy.statistics import batch_sums
 from pathkernel_core.paths.network import Network
@@ -81,7 +81,8 @@ class DifferentiableSolution:
         """Predictor's mean and variance (Eq. 29, 30) on new examples, as :meth:`Solution.predict`.
 
         By inputs xi (P_new, n, N_0), or by kernels (n, n, P_new, P) with the training examples and
-        ``own`` (n, n, P_new) of each new example with itself.
+        ``own`` (n, n, P_new) of each new example with itself. Errors as there, except while JAX
+        traces.
         """
         array_namespace(xi=xi, training=self.order_parameter)
         paths, width = self._example
@@ -95,6 +96,7 @@ class DifferentiableSolution:
                 )
             array_namespace(cross=xi, own=own)
             own = real_floating("own", own, tuple(xi.shape[:3]))
+            check_own_kernels(own, shared=True)
         else:
             if own is not None:
                 raise ValueError("own is for given kernels; this solution takes inputs xi alone")
