@@ -89,9 +89,10 @@ class Problem:
                 f'space must be "auto", "examples", "features" or "kernels", not {space!r}'
             )
         # wider inputs than vectors: the N_0 × N_0 eigenproblem would cost more than evaluations do
-        basis = inputs_span(xi, xp) if width <= examples * paths else None
-        if basis is not None:
-            xi = compile_function(rotated, xp)(xi, basis)
+        with np.errstate(all="ignore"):  # evaluations raise where an overflow matters
+            basis = inputs_span(xi, xp) if width <= examples * paths else None
+            if basis is not None:
+                xi = compile_function(rotated, xp)(xi, basis)
         sizes = Sizes(examples, paths, xi.shape[2], labels.shape[1])
         is_chosen = space == "auto"
         if is_chosen:
@@ -346,9 +347,9 @@ class Problem:
             )
         scale = math.sqrt(positive("variance", variance))
         factor = scale * _host_cholesky("order_parameter", matrix)
-        energy, gradient = self.form.energy_and_gradient(
-            factor, positive("temperature", temperature)
-        )
+        temperature = positive("temperature", temperature)
+        with np.errstate(all="ignore"):  # a factorisation raises where an overflow matters
+            energy, gradient = self.form.energy_and_gradient(factor, temperature)
         return energy, variance * gradient
 
     def _branch_energy(
@@ -364,7 +365,8 @@ class Problem:
                 f"order_parameter is not positive: its smallest value is {u.min():.3g}"
             )
         scaled = np.sqrt(positive("variance", variance) * u)
-        energy, gradient = self.branch_form.energy_and_gradient(scaled, temperature)
+        with np.errstate(all="ignore"):
+            energy, gradient = self.branch_form.energy_and_gradient(scaled, temperature)
         return energy, variance * gradient
 
     def label_spectrum(self, network: Network) -> LabelSpectrum:
@@ -411,6 +413,8 @@ class Problem:
                     f"(P_new, {paths}, {self.input_width}) alone"
                 )
             array_namespace(xi=xi, training=self.array)
+            if actual == (0, paths, self.input_width):
+                raise ValueError(f"xi of shape {actual} has no examples; give at least one")
             if len(actual) != 3 or not actual[0] or actual[1:] != (paths, self.input_width):
                 raise ValueError(
                     f"xi must have shape (P_new, {paths}, {self.input_width}), but has {actual}; "
@@ -420,6 +424,8 @@ class Problem:
             return
         array_namespace(cross=xi, training=self.array)
         of_paths = (paths, paths) if shared else (paths,)
+        if actual == (*of_paths, 0, self.n_examples):
+            raise ValueError(f"cross of shape {actual} has no new examples; give at least one")
         if (
             actual[: len(of_paths)] != of_paths
             or len(actual) != len(of_paths) + 2

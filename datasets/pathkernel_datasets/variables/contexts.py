@@ -160,6 +160,12 @@ def _analyse(analysis: Analysis, situation: Situation) -> dict[str, np.ndarray]:
                 f"analysis {analysis.name!r} returned {name!r} of shape {array.shape}, but "
                 f"declares {declared} (variables and their numbers of dimensions)"
             )
+        if array.dtype.kind not in "biuf":
+            remedy = "its parts or its size" if array.dtype.kind == "c" else "numbers"
+            raise AnalysisError(
+                f"analysis {analysis.name!r} returned {name!r} of dtype {array.dtype}, but values "
+                f"of a dataset are real numbers; return {remedy}"
+            )
     if missing := ", ".join(map(repr, declared.keys() - arrays.keys())):
         raise AnalysisError(
             f"analysis {analysis.name!r} declares {missing}, but returned no such value; it must "

@@ -179,3 +179,15 @@ def test_kernels_that_underflow_are_named(examples, dtype):
         call(xi), call(0 * xi)
         with pytest.raises(ValueError, match=f"the kernels underflow in {dtype}.* rescale xi"):
             call(xi * np.finfo(dtype).smallest_normal ** 0.5)
+
+
+@pytest.mark.parametrize("space", ["auto", "features", "kernels"])
+@pytest.mark.parametrize("shared", [True, False])
+def test_inputs_that_overflow_raise_without_warnings_of_numpy(examples, space, shared):
+    xi, labels = examples
+    network = pk.Network((2, 2) if shared else (4,), 10, shared=shared)
+    for minimise in (pk.minimise_action, pk.gp_limit):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with pytest.raises((ValueError, pk.NotPositiveDefiniteError), match=r"overflows.* res"):
+                minimise(pk.Problem(1e160 * xi, labels, space), network, 0.1)

@@ -107,7 +107,10 @@ def broken_entry_points(plugin):
             plugin("no-task", pathkernel_tasks=[Thing("thing")]),
             "PluginError: .* is no subclass of pathkernel_core.contracts.task.Task",
         ),
-        "no-list": (plugin("no-list", pathkernel_tasks=3), "TypeError: "),
+        "no-list": (
+            plugin("no-list", pathkernel_tasks=3),
+            "must return a list, but returned one int",
+        ),
         "unknown-hook": (plugin("unknown-hook", pathkernel_taks=[]), "pathkernel_taks"),
         "twice": (
             plugin("twice", pathkernel_samplers=[Thing("same"), Thing("same")]),
@@ -133,6 +136,26 @@ def test_a_broken_plugin_is_reported_and_the_others_work(plugin, name):
     assert re.search(reason, reports[name].error), reports[name].error
     with pytest.raises(UnknownNameError, match=rf"Plugins that failed to load: {name}: "):
         plugins.task("one")
+
+
+@pytest.mark.parametrize(
+    ("hook", "returned", "reason"),
+    [
+        ("pathkernel_tasks", named_task("one"), r"tasks must return a list, but .* \[Named\]"),
+        ("pathkernel_results", Result, r"results must return a list, .*return \[Result\]"),
+        ("pathkernel_analyses", Thing("one"), "must return a list, but returned one Thing"),
+        ("pathkernel_analyses", Thing, r"must return a list, .* return \[Thing\(\)\]"),
+        ("pathkernel_analyses", [Thing], r"gives the class Thing, .* return \[Thing\(\)\]"),
+        ("pathkernel_samplers", (Thing,), r"gives the class Thing, but must give objects"),
+        ("pathkernel_commands", "one", "must return a list, but returned one str"),
+    ],
+)
+def test_a_hook_that_returns_no_list_of_its_kind_is_named(plugin, hook, returned, reason):
+    good = plugin("good", pathkernel_tasks=[named_task("good")])
+    plugins = load_plugins([plugin("bad", **{hook: returned}), good], strict=False)
+    (failure,) = [entry.error for entry in plugins.loaded if entry.error]
+    assert re.search(reason, failure)
+    assert list(plugins.tasks) == ["good"]
 
 
 @pytest.mark.parametrize("name", BROKEN)
