@@ -28,7 +28,11 @@ from pathkernel_core.energy.kernel_packing import check_own_kernels, check_size,
 from pathkernel_core.energy.kernel_space import KernelSpace
 from pathkernel_core.energy.label_spectrum import LabelSpectrum
 from pathkernel_core.energy.posterior import inputs_span, rotated
-from pathkernel_core.energy.statistics import SufficientStatistics, check_examples
+from pathkernel_core.energy.statistics import (
+    SufficientStatistics,
+    check_examples,
+    warn_of_one_class,
+)
 from pathkernel_core.paths.network import Network
 from pathkernel_core.system.errors import NotPositiveDefiniteError
 from pathkernel_core.system.notebook import table
@@ -44,7 +48,7 @@ class Problem:
     xi : array, shape (P, n, N_0)
         Attentioned inputs, unscaled, from :func:`attentioned_inputs`.
     labels : array, shape (P,) or (P, C)
-        Targets Y; ±1 for classification.
+        Targets Y; ±1 for two classes, of several a column of ±1 for each.
     space : {"auto", "examples", "features", "kernels"}
         Form of the energy: a factorisation of the size of the examples, P·C, or of the features,
         n·N_0·C; or the former with the kernels of all pairs of paths in memory, faster for few
@@ -54,12 +58,18 @@ class Problem:
     Raises
     ------
     ValueError
-        If shapes do not match, there are no examples, a value is NaN or infinite, or the kernels
-        of all pairs of paths would have more than 2³⁰ elements.
+        If shapes do not match, there are no examples, a value is NaN or infinite, labels are the
+        numbers of classes, integers from 0 or 1 without gaps, or the kernels of all pairs of paths
+        would have more than 2³⁰ elements.
     TypeError
         If the arrays are of different libraries or devices, or not real floating.
     PrecisionError
         If JAX's 64-bit mode is off.
+
+    Warns
+    -----
+    UserWarning
+        If labels are all 1 or all −1.
 
     Notes
     -----
@@ -82,6 +92,7 @@ class Problem:
 
     def __init__(self, xi: Array, labels: Array, space: SpaceName = "auto"):
         xi, labels = check_examples(xi, labels)
+        warn_of_one_class(labels)
         xp = array_namespace(xi=xi)
         examples, paths, width = xi.shape
         if space not in get_args(SpaceName):
@@ -176,6 +187,7 @@ class Problem:
         (3,)
         """
         form = given_kernels(kernels, labels, branches)
+        warn_of_one_class(form.labels)
         examples, outputs = form.labels.shape
         return cls.__new__(cls)._set(form, 0, form.n_paths, examples, outputs, None)
 

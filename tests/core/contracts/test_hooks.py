@@ -109,7 +109,7 @@ def broken_entry_points(plugin):
         ),
         "no-list": (
             plugin("no-list", pathkernel_tasks=3),
-            "must return a list, but returned one int",
+            "must return a list, but .* one int",
         ),
         "unknown-hook": (plugin("unknown-hook", pathkernel_taks=[]), "pathkernel_taks"),
         "twice": (
