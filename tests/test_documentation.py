@@ -87,7 +87,9 @@ def test_what_is_predicted_of_many_paths(capsys):
 
 def test_attention_is_learned_as_documented(capsys):
     exec(block_of("docs/learned-attention.md", "maximise_attention"), {})
-    assert float(capsys.readouterr().out) > 0.8
+    starts, accuracy = capsys.readouterr().out.splitlines()
+    assert starts == "4 of 4 starts ended there"
+    assert float(accuracy) > 0.8
 
 
 def test_page_of_other_theories_runs(capsys):
