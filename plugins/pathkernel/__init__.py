@@ -24,7 +24,7 @@ def __getattr__(name: str) -> object:
 
     Raises
     ------
-    AttributeError, ImportError
+    AttributeError
         If there is no such name; the message says where it is, or suggests one.
     PluginError
         If plugins provide different classes of this name.
@@ -45,7 +45,7 @@ def __getattr__(name: str) -> object:
             globals()[name] = provided
         return provided
     hint = names.suggestion(__name__, name, __dir__())
-    raise names.unknown_name(__name__, name, f"{hint}{plugins.failures()}")
+    raise AttributeError(f"module 'pathkernel' has no attribute {name!r}{hint}{plugins.failures()}")
 
 
 def __dir__() -> list[str]:

@@ -218,34 +218,13 @@ def imported(namespace: str, name: str) -> object:
     module = "" if is_private else module_of(namespace, name)
     if not module:
         hint = "" if is_private else suggestion(namespace, name, every_name(namespace))
-        raise unknown_name(namespace, name, hint, depth=3)
+        raise AttributeError(f"module {namespace!r} has no attribute {name!r}{hint}")
     extra, libraries = _extra(module)
     if not extra:
         return getattr(importlib.import_module(module), name)
     extras = importlib.import_module("pathkernel_core.system.extras")
     imported_module = extras.import_extra(module, f"{namespace}.{name}", extra, libraries)
     return getattr(imported_module, name)
-
-
-def unknown_name(
-    namespace: str, name: str, hint: str, depth: int = 2
-) -> AttributeError | ImportError:
-    """Error on an unknown name, for a module's ``__getattr__``.
-
-    An ImportError where the name is looked up by ``from … import``: Python would replace an
-    AttributeError there by an error of its own, without the hint.
-
-    Parameters
-    ----------
-    namespace, name, hint : str
-    depth : int
-        Number of calls between this function and the code that looks the name up.
-    """
-    caller = importlib.import_module("sys")._getframe(depth)
-    instruction = importlib.import_module("opcode").opmap["IMPORT_FROM"]
-    if caller.f_code.co_code[caller.f_lasti] == instruction:
-        return ImportError(f"cannot import name {name!r} from {namespace!r}{hint}")
-    return AttributeError(f"module {namespace!r} has no attribute {name!r}{hint}")
 
 
 def suggestion(namespace: str, name: str, own: Iterable[str]) -> str:

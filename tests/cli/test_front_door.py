@@ -215,21 +215,3 @@ def test_unknown_names_are_named():
 def test_names_of_another_namespace_are_found(asked, place):
     with pytest.raises(AttributeError, match=rf"It is {re.escape(place)}$"):
         operator.attrgetter(asked)(pathkernel)
-
-
-@pytest.mark.parametrize(
-    ("namespace", "name", "hint"),
-    [
-        ("pathkernel", "exact_shapley", "It is pathkernel.heads.exact_shapley"),
-        ("pathkernel", "minimize_action", "Did you mean: 'minimise_action'?"),
-        ("pathkernel.heads", "Network", "It is pathkernel.Network"),
-        ("pathkernel.views", "study_view", "Did you mean: 'study_views'?"),
-    ],
-)
-def test_imports_of_names_that_are_elsewhere_say_where(namespace, name, hint):
-    expected = re.escape(f"cannot import name {name!r} from {namespace!r}. {hint}")
-    with pytest.raises(ImportError, match=expected):
-        exec(f"from {namespace} import {name}", {})
-    with pytest.raises(ImportError, match=expected):
-        exec(f"def function():\n    from {namespace} import {name} as other\nfunction()", {})
-    assert not hasattr(importlib.import_module(namespace), name)
