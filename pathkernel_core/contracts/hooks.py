@@ -11,6 +11,7 @@ Pathkernel registers its own in the same way.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib.metadata
 import os
@@ -166,6 +167,8 @@ def load_plugins(
 ) -> Plugins:
     """Load and register plugins.
 
+    What a plugin prints meanwhile goes to stderr: stdout may be a document for other programs.
+
     Parameters
     ----------
     entry_points : sequence of EntryPoint, optional
@@ -187,8 +190,11 @@ def load_plugins(
     for entry in sorted(entry_points, key=_precedence):
         provides, reason = (), ""
         try:
-            provides = _register(plugins, entry)
-        except Exception as error:  # a broken plugin must not disable the others
+            with contextlib.redirect_stdout(sys.stderr):
+                provides = _register(plugins, entry)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a broken plugin must not disable the others, nor end them
             reason = f"{type(error).__name__}: {error}"
             if strict:
                 raise PluginError(f"plugin {entry.name} ({entry.value}): {reason}") from error
