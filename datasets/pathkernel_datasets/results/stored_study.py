@@ -25,7 +25,7 @@ from pathkernel_datasets.results.result_files import damaged_parts, file_of, par
 from pathkernel_datasets.run.workers import mapped, naming_lost_workers, workers
 from pathkernel_datasets.study.identity import core_of, differences, file_options, identity_of
 from pathkernel_datasets.study.prepared import array_library, prepare_data
-from pathkernel_datasets.study.study import SETTINGS, Study, describe_option
+from pathkernel_datasets.study.study import SETTINGS, Study, describe_option, make_task
 
 
 class StoredStudy:
@@ -137,7 +137,7 @@ class StoredStudy:
                 "of one: take the folder of one of them, or one of StoredStudy(path).singles"
             )
         options = {name: value for name, value in self.options.items() if name not in SETTINGS}
-        return self.plugins.task(self.identity["task"])(**options | replaced)
+        return make_task(self.plugins.task(self.identity["task"]), options | replaced)
 
     @property
     def options(self) -> dict[str, Any]:

@@ -109,7 +109,11 @@ def test_parts_stand_in_one_zarr_beside_the_study(computed):
 
 
 def test_parts_that_are_done_outlast_an_error(path, computed):
-    with pytest.raises(RuntimeError, match="as asked"):
+    message = (
+        "the result 'parts' cannot be computed: RuntimeError: as asked. Its own code raised this, "
+        f"class {__name__}.Parts"
+    )
+    with pytest.raises(PluginError, match=message):
         run_result(Parts(fail_at=2), path)
     stored = StoredStudy(path)
     assert [stored.holds(f"parts/of/{number}") for number in range(3)] == [True, True, False]
