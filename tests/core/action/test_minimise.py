@@ -407,6 +407,42 @@ def test_bad_arguments_are_named(generator):
         minimise_action(problem, network, 0.1, start=start)
 
 
+@pytest.mark.parametrize(
+    ("heads", "skips", "sizes"),
+    [
+        ((2, 2), None, (4, 2, 1)),
+        ((4, 1), None, (4, 1, 1)),  # of other sizes alone
+        ((2, 1), (0.5, 1.0), (6, 2, 1)),  # as below, of other leading blocks
+        ((3, 1), (None, 0.5), (6, 2, 1)),
+    ],
+)
+def test_a_warm_start_has_the_sizes_of_the_network(heads, skips, sizes):
+    """Of all order parameters, and of their blocks that a skip repeats from above."""
+    generator = np.random.default_rng(0)
+    network = Network(heads, 10, skips=skips)
+    assert network.sizes == sizes
+    others = [
+        Network((2, 2), 10),
+        Network((4, 1), 10),
+        Network((1, 4), 10),
+        Network((2, 1), 10, skips=(0.5, 1.0)),
+        Network((3, 1), 10, skips=(None, 0.5)),
+        Network((3, 2), 10),
+    ]
+    problems = {
+        paths: Problem(generator.normal(size=(5, paths, 2)), np.ones(5)) for paths in (4, 6)
+    }
+    for other in others:
+        start = gp_limit(problems[other.n_paths], other, 0.1)
+        problem = problems[network.n_paths]
+        same = other.heads == network.heads and other.skips == network.skips
+        if same:
+            assert minimise_action(problem, network, 0.1, start=start).status.ok
+            continue
+        with pytest.raises(ValueError, match="start has order parameters of sizes"):
+            minimise_action(problem, network, 0.1, start=start)
+
+
 def test_a_kernel_that_cannot_be_factorised_at_the_start_is_reported():
     problem = Problem(np.ones((3, 1, 1)), np.ones(3), "examples")
     with pytest.raises(pk.NotPositiveDefiniteError, match="temperature 1e-300"):

@@ -10,6 +10,7 @@ from pathkernel_core.action import solvers
 from pathkernel_core.action.continuation import minimise_grid
 from pathkernel_core.action.minima import may_have_several
 from pathkernel_core.action.minimise import UNSOLVABLE
+from pathkernel_core.arrays.backend import on_accelerator
 from pathkernel_core.energy import costs, kernel_batches
 from pathkernel_core.energy.kernel_batches import SharedKernels
 
@@ -159,6 +160,28 @@ def test_the_form_follows_the_number_of_points():
     assert not problem.pays_together(10)
     assert problem.for_points(10).pays_together(10)
     assert not problem.for_points(10).pays_together(1)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "points", "together"), [(1, 1, False), (1, 2, True), (1, 9, True), (2, 9, False)]
+)
+def test_on_an_accelerator_all_points_of_one_output_go_together(
+    monkeypatch, outputs, points, together
+):
+    """However small the problem. No CPU can see whether that is faster, which a GPU must show."""
+    generator = np.random.default_rng(0)
+    xi, labels = generator.normal(size=(6, 2, 3)), generator.normal(size=(6, outputs))
+    form = pk.Problem(xi, labels, "kernels").form
+    assert not form.pays_together(points)  # on the host, where the kernels stay in cache
+    monkeypatch.setattr(kernel_batches, "on_accelerator", lambda array: array is form.labels)
+    assert form.pays_together(points) is together
+
+
+def test_an_accelerator_is_any_device_that_is_no_cpu():
+    assert not on_accelerator(np.zeros(1))
+    torch = pytest.importorskip("torch")
+    assert not on_accelerator(torch.zeros(1))
+    assert on_accelerator(torch.zeros(1, device="meta"))
 
 
 def test_progress_counts_points(examples):

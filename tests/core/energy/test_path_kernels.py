@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import pathkernel_core as pk
-from pathkernel_core.energy import path_kernels
+from pathkernel_core.energy import kernel_packing, path_kernels
 from pathkernel_core.energy.token_kernels.erf import erf_kernel
 from pathkernel_core.energy.token_kernels.relu import relu_kernel
 from pathkernel_core.system import memory
@@ -33,6 +33,21 @@ def test_kernels_are_those_of_their_activation_functions(covariance):
     expected = quadrature(erf, np.array(covariance))
     actual = erf_kernel(*map(np.array, (k_ab, k_aa, k_bb)))
     assert actual == pytest.approx(expected, rel=1e-5)
+
+
+def test_kernels_that_the_theory_would_refuse_are_not_computed(monkeypatch):
+    """Of n paths and P examples n(n+1)/2 · P(P+1)/2; not those with new examples."""
+    inputs, layers = np.ones((7, 4, 5)), [pk.AttentionProduct(np.zeros((6, 5, 5)))]
+    monkeypatch.setattr(kernel_packing, "MOST_KERNELS", 21 * 28)
+    assert pk.path_kernels(inputs, layers, "relu").shape == (6, 6, 7, 7)
+    monkeypatch.setattr(kernel_packing, "MOST_KERNELS", 21 * 28 - 1)
+    with pytest.raises(ValueError, match=r"of all pairs of 6 paths between 7 examples have"):
+        pk.path_kernels(inputs, layers, "relu")
+    monkeypatch.setattr(path_kernels, "_between_all", lambda *_: pytest.fail("computed"))
+    with pytest.raises(ValueError, match="take fewer paths or examples"):
+        pk.path_kernels(inputs, layers, "relu")
+    cross, own = pk.path_kernels(inputs, layers, "relu", new=inputs)
+    assert (cross.shape, own.shape) == ((6, 6, 7, 7), (6, 6, 7))
 
 
 def test_relu_of_parallel_opposite_and_zero_tokens():
