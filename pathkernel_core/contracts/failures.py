@@ -33,9 +33,10 @@ def named_failures(
     refusals : tuple of type
         Further errors that pass through, by which the code refuses what it is given.
     """
+    passing: tuple[type[Exception], ...] = (PathkernelError, OSError, MemoryError, *refusals)
     try:
         yield
-    except (PathkernelError, OSError, MemoryError, *refusals):
+    except passing:
         raise
     except (Exception, SystemExit) as error:
         if is_bundled(code):
