@@ -61,7 +61,7 @@ def open_study(path: str | os.PathLike) -> xr.Dataset:
                 raise StudyError(f"{folder.fault or f'{folder.path / STUDY} is damaged'}; {REMEDY}")
             return drawable(dataset)
     file = folder.path / STUDY
-    with naming_damage(file, "", REMEDY):
+    with naming_damage(file, REMEDY):
         return drawable(open_dataset(file))
 
 

@@ -191,7 +191,7 @@ class StoredStudy:
             )
             raise StudyError(f"{self.path} has no {part}; its results are: {listed}{several}")
         path, inside = file_of(self.path, part)
-        with naming_damage(path, inside, "run the command of the result again"):
+        with naming_damage(path, "run the command of the result again"):
             return open_tree(path, inside)
 
     def damage(self, result: str) -> str:
