@@ -9,14 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pathkernel_core.system.local_files import check_local
-from pathkernel_datasets.folder.piece_files import SUFFIX, is_damaged
+from pathkernel_datasets.folder.piece_files import SUFFIX, file_fault, read_arrays
 from pathkernel_datasets.folder.reading import open_folder, open_study
 from pathkernel_datasets.folder.study_folder import (
     DESCRIPTION,
     PIECES,
     STUDY,
     SUMS,
+    StudyFolder,
     described_study,
+    description_fault,
     irregular_files,
     stored_template,
 )
@@ -76,18 +78,19 @@ def check(path: str | os.PathLike) -> Checked:
 
 def _study_damage(path: Path) -> Iterator[str]:
     """Lines about damage to the study of a folder, or to the studies of all values of an option."""
-    if described_study(path) is None:
-        yield f"{path / DESCRIPTION} is missing or damaged"
+    if fault := description_fault(path):
+        yield fault
     yield from irregular_files(path)
     if (path / STUDY).is_dir():
         for name, fault in faults(path / STUDY):
             yield f"{path / STUDY / name} {fault}"
+    template = stored_template(path)
+    folder = None if template is None else folder_of(path, template.attrs["study"])
     for file in sorted((*path.glob(f"{PIECES}/*{SUFFIX}"), *path.glob(f"{SUMS}/*{SUFFIX}"))):
-        if is_damaged(file):
-            yield f"{file} is damaged"
-    if (template := stored_template(path)) is None:
+        if fault := _piece_fault(folder, file):
+            yield f"{file} {fault}"
+    if folder is None:
         return
-    folder = folder_of(path, template.attrs["study"])
     if isinstance(folder, SweepFolder):
         for single in folder.folders.values():
             yield from _study_damage(single.path)
@@ -104,6 +107,23 @@ def _result_damage(path: Path) -> Iterator[str]:
         if file.name != STUDY and PIECES not in file.relative_to(path).parts and file.is_dir():
             for name, fault in faults(file):
                 yield f"{file / name} {fault}"
+    template = stored_template(path)
+    folder = None if template is None else folder_of(path, template.attrs["study"])
+    singles = folder.folders.values() if isinstance(folder, SweepFolder) else [folder]
+    cores = {single.path: single.core for single in singles if single is not None}
     for file in sorted(path.glob(f"**/{PIECES}/*/**/*{SUFFIX}")):
-        if is_damaged(file):
-            yield f"{file} is damaged"
+        owner = next(above.parent for above in file.parents if above.name == PIECES)
+        if fault := file_fault(file, cores.get(owner)):
+            yield f"{file} {fault}"
+
+
+def _piece_fault(folder: StudyFolder | SweepFolder | None, file: Path) -> str:
+    """Fault of the file of a piece, or of sums; empty if there is none."""
+    if not isinstance(folder, StudyFolder):  # the pieces of the study of a single value before
+        return file_fault(file, None)
+    if fault := file_fault(file, folder.core):
+        return fault
+    piece = folder.piece_of(file) if file.parent.name == PIECES else None
+    if piece is None or (values := read_arrays(file, folder.core)) is None:
+        return ""
+    return folder.piece_fault(piece, values)

@@ -23,8 +23,9 @@ from pathkernel_datasets.folder.study_folder import (
     stored_template,
 )
 from pathkernel_datasets.folder.sweep_folder import SweepFolder, folder_of
-from pathkernel_datasets.folder.zarr_files import naming_damage, open_dataset
+from pathkernel_datasets.folder.zarr_files import attributes_of, naming_damage, open_dataset
 from pathkernel_datasets.variables.labelling import drawable
+from pathkernel_datasets.variables.template_faults import template_fault
 
 
 def open_study(path: str | os.PathLike) -> xr.Dataset:
@@ -62,7 +63,10 @@ def open_study(path: str | os.PathLike) -> xr.Dataset:
             return drawable(dataset)
     file = folder.path / STUDY
     with naming_damage(file, REMEDY):
-        return drawable(open_dataset(file))
+        dataset = drawable(open_dataset(file))
+        if fault := template_fault(dataset):
+            raise ValueError(fault)
+    return dataset
 
 
 def open_folder(path: str | os.PathLike) -> StudyFolder | SweepFolder:
@@ -93,6 +97,11 @@ def _fault(path: Path) -> str:
         return f"there is no study at {path}; {hint}"
     if (path.parent / DESCRIPTION).exists():
         return f"{path} is inside the folder of a study; give the folder: {path.parent}"
+    if "study" in attributes_of(path):
+        return (
+            f"{path} is {STUDY} without its folder; put it into one of its own, under the name "
+            f"{STUDY}, and give that, or take pathkernel.views.study_views(xarray.open_zarr(path))"
+        )
     is_described = any(os.path.lexists(path / name) for name in (DESCRIPTION, STUDY))
     if is_described or any(path.glob(f"{PIECES}/*{SUFFIX}")):
         return f"{path} is damaged: {DESCRIPTION} is missing or unreadable; {REMEDY}"

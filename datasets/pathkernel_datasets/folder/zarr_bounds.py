@@ -121,9 +121,8 @@ class ArrayLayout:
             stream.seek(0)
             content = stream.read(max(0, size))
         if "zstd" in self.codecs:
-            content = bytes(
-                numcodecs.get_codec({"id": "zstd"}).decode(content, out=np.empty(unpacked, np.uint8))
-            )
+            unpack = numcodecs.get_codec({"id": "zstd"}).decode
+            content = bytes(unpack(content, out=np.empty(unpacked, np.uint8)))
         # every text takes as much as the longest where xarray draws them
         return items * (_OBJECT + 4 * _longest_text(file, content, items))
 

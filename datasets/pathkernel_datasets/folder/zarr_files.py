@@ -340,7 +340,8 @@ def check_claims(path: Path, group: str = "") -> None:
 def _layouts(path: Path, group: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the metadata of arrays with their names, twice where root and array differ."""
     index = metadata_index(path)
-    for name in sorted({*filter(lambda name: is_inside(name, group), index), *members(path, group)}):
+    names = {name for name in index if is_inside(name, group)}
+    for name in sorted({*names, *members(path, group)}):
         own = metadata_of(path / name)
         for metadata in (own, *([index[name]] if index.get(name, own) != own else [])):
             if metadata.get("node_type") == "array":

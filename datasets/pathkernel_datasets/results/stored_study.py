@@ -72,10 +72,21 @@ class StoredStudy:
 
     @property
     def singles(self) -> list[StoredStudy]:
-        """Studies of the single values of the option that is swept; itself if none is."""
+        """Studies of the single values of the option that is swept; itself if none is.
+
+        Raises a StudyError if the folder of a value is missing, as where ``study.zarr`` was copied
+        alone.
+        """
         if not isinstance(self._folder, SweepFolder):
             return [self]
         settings, option = (self._plugins, self._executor, self._threads), self._folder.option
+        for value, folder in self._folder.folders.items():
+            if not os.path.lexists(folder.path):
+                raise StudyError(
+                    f"{self.path} has no folder {folder.path.name}, that of "
+                    f"{describe_option(option, value)}, which this needs beside {STUDY}; copy it "
+                    "there from the whole folder of the study, or run the study again"
+                )
         return [
             StoredStudy(folder.path, *settings, describe_option(option, value))
             for value, folder in self._folder.folders.items()
@@ -156,10 +167,12 @@ class StoredStudy:
     @property
     def results(self) -> list[str]:
         """Names of the results in the folder, or being computed."""
-        names = {file.stem for file in self.path.glob("*.zarr") if file.name != STUDY}
-        names |= {entry.stem for entry in self.path.glob(f"{PIECES}/[!.]*") if entry.is_dir()}
-        for single in self.singles:
-            names.update(single.results if single is not self else ())
+        paths, names = [self.path], set[str]()
+        if isinstance(self._folder, SweepFolder):
+            paths += [folder.path for folder in self._folder.folders.values()]
+        for path in paths:
+            names |= {file.stem for file in path.glob("*.zarr") if file.name != STUDY}
+            names |= {entry.stem for entry in path.glob(f"{PIECES}/[!.]*") if entry.is_dir()}
         return sorted(names)
 
     def is_published(self, result: str) -> bool:

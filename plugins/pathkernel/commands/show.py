@@ -22,7 +22,7 @@ from pathkernel.commands.output import (
     say,
     write_charts,
 )
-from pathkernel.commands.selected_parts import SELECTION, STUDY, SelectedParts
+from pathkernel.commands.selected_parts import SELECTION, STUDY, SelectedParts, naming_folder
 from pathkernel.commands.study_file import study_command, study_toml
 from pathkernel.commands.tables import TablesCommand
 from pathkernel_core.contracts.hooks import Plugins
@@ -56,7 +56,8 @@ def show(gains: bool, details: bool, toml: bool, **selection: Any) -> None:
         if part == STUDY and not details and current_record() is None:  # details take a while
             views = study_summary(selected.study.dataset, selected.temperature)
         command = shlex.join(["pathkernel", "show", str(selected.folder), "--only", part, "--all"])
-        print_views(views, part, details="" if details else command)
+        with naming_folder(selected.folder):
+            print_views(views, part, details="" if details else command)
     if STUDY in selected.parts and not selected.study.is_complete:
         say(
             "The study is in progress, or its run was interrupted: run the command again that "
