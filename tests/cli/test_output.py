@@ -10,6 +10,7 @@ import pytest
 
 from pathkernel.commands.output import print_views, say
 from pathkernel.commands.tables import TablesCommand
+from pathkernel.main import main
 from pathkernel_datasets.errors import StudyWarning
 from pathkernel_views.table import Table
 
@@ -109,3 +110,32 @@ def test_all_prints_what_the_screen_leaves_out(invoke):
     plain, every = (invoke("show", "hidden-markov", *more)[1] for more in ((), ("--all",)))
     assert "Minimisation" not in plain
     assert "Minimisation" in every
+
+
+MARKED = "x\u202egnp\x1b[31m\u2066"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [MARKED],
+        ["show", MARKED],
+        ["show", "a", MARKED],
+        ["check", MARKED],
+        ["show", f"--{MARKED}"],
+        ["show", "a", "--temperature", MARKED],
+        ["run", MARKED],
+        ["run", f"{MARKED}.toml"],
+        ["run", "hidden-markov", "--variant", MARKED],
+        ["run", "hidden-markov", MARKED],
+        ["report", MARKED, "--out", MARKED],
+    ],
+)
+def test_marks_of_direction_in_arguments_are_escaped(arguments, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    said = capsys.readouterr()
+    assert end.value.code
+    assert r"\u202egnp\x1b" in said.err
+    assert (said.out + said.err).replace("\n", "").isprintable()

@@ -99,8 +99,8 @@ def _fault(path: Path) -> str:
         return f"{path} is inside the folder of a study; give the folder: {path.parent}"
     if "study" in attributes_of(path):
         return (
-            f"{path} is {STUDY} without its folder; put it into one of its own, under the name "
-            f"{STUDY}, and give that, or take pathkernel.views.study_views(xarray.open_zarr(path))"
+            f"{path} is the dataset of a study without its folder; move it to {STUDY} in a folder "
+            "of its own, and give that"
         )
     is_described = any(os.path.lexists(path / name) for name in (DESCRIPTION, STUDY))
     if is_described or any(path.glob(f"{PIECES}/*{SUFFIX}")):
