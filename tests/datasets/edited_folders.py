@@ -83,8 +83,8 @@ def zarrs(path):
 
 
 def arrays(folder):
-    files = folder.rglob("zarr.json")
-    return sorted(file.parent for file in files if '"array"' in file.read_text())
+    files = sorted(folder.rglob("zarr.json"))
+    return [f.parent for f in files if json.loads(f.read_text())["node_type"] == "array"]
 
 
 def seal(folder):

@@ -78,8 +78,9 @@ def check(path: str | os.PathLike) -> Checked:
 
 def _study_damage(path: Path) -> Iterator[str]:
     """Lines about damage to the study of a folder, or to the studies of all values of an option."""
-    if fault := description_fault(path):
-        yield fault
+    if described_study(path) is None:
+        reason = description_fault(path)
+        yield f"{path / DESCRIPTION} is missing or damaged" + f": {reason}" * bool(reason)
     yield from irregular_files(path)
     if (path / STUDY).is_dir():
         for name, fault in faults(path / STUDY):

@@ -20,6 +20,7 @@ from pathkernel_datasets.folder.study_folder import (
     STUDY,
     StudyFolder,
     check_regular,
+    description_fault,
     stored_template,
 )
 from pathkernel_datasets.folder.sweep_folder import SweepFolder, folder_of
@@ -104,7 +105,9 @@ def _fault(path: Path) -> str:
         )
     is_described = any(os.path.lexists(path / name) for name in (DESCRIPTION, STUDY))
     if is_described or any(path.glob(f"{PIECES}/*{SUFFIX}")):
-        return f"{path} is damaged: {DESCRIPTION} is missing or unreadable; {REMEDY}"
+        reason = description_fault(path)
+        reason = f" ({reason})" * bool(reason)
+        return f"{path} is damaged: {DESCRIPTION} is missing or unreadable{reason}; {REMEDY}"
     if (path / PIECES).exists() or lock_of(path).exists():
         return f"{path} is in progress, and nothing is computed yet; {RESUME}"
     return f"{path} is no folder of a study; make one: pathkernel run TASK"

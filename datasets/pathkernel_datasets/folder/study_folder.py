@@ -60,12 +60,9 @@ def described_study(path: Path) -> xr.Dataset | None:
 
 
 def description_fault(path: Path) -> str:
-    """Fault of the file that describes the study in a folder; empty if there is none."""
-    if described_study(path) is not None:
-        return ""
+    """Fault of a description of a study, whose checksum is right, in words; empty if unknown."""
     template = from_json(read_json(path / DESCRIPTION))
-    reason = "" if template is None else f": {_fault(template)}"
-    return f"{path / DESCRIPTION} is missing or damaged{reason}"
+    return "" if template is None else _fault(template)
 
 
 def stored_template(path: Path) -> xr.Dataset | None:

@@ -156,7 +156,7 @@ def _label_fault(dataset: xr.Dataset, identity: Mapping[str, Any]) -> str:
         if texts and not all(isinstance(label, str) for label in labels.values.tolist()):
             return f"its {name} holds other labels than texts"
         if labels.dtype.kind not in "TUObiuf" or (
-            labels.size and name not in grid and texts < (name in _TEXT_LABELS)
+            labels.size and name not in grid and name in _TEXT_LABELS and not texts
         ):
             return f"its labels {name} are of type {labels.dtype}"
         if name in dataset.dims and labels.dims != (name,):

@@ -116,6 +116,8 @@ def naming_folder(folder: Path) -> Iterator[None]:
     except (PathkernelError, OSError, ValueError, MemoryError, ImportError):
         raise
     except Exception as error:
+        if "No variable named" in str(error):  # by xarray; the command line says what it means
+            raise
         raise StudyError(
             f"the study in {folder} cannot be shown ({type(error).__name__}: {error}): its files "
             "hold something else than a run writes, or this is a defect; `pathkernel check` names "

@@ -49,7 +49,9 @@ def show(gains: bool, details: bool, toml: bool, **selection: Any) -> None:
             raise click.UsageError(
                 "--gains is a table of the study, of all seeds: leave --only and --seed out"
             )
-        print_views([finite_width_gain_table(selected.study.dataset, selected.temperature)], STUDY)
+        with naming_folder(selected.folder):
+            table = finite_width_gain_table(selected.study.dataset, selected.temperature)
+        print_views([table], STUDY)
         return
     for part in selected.parts:
         views = selected.views(part)
@@ -112,7 +114,8 @@ def plot(
     parts = selected.parts
     folder = make_folder("--out", figure_folder(selected.folder) if out is None else out)
     if STUDY in parts:
-        charts = still_charts(selected.study.dataset, selected.temperature, selected.seed)
+        with naming_folder(selected.folder):
+            charts = still_charts(selected.study.dataset, selected.temperature, selected.seed)
     for part in parts:
         for view in selected.views(part) if part != STUDY else ():
             if isinstance(view, Chart) and (details or not view.detail):

@@ -131,15 +131,14 @@ def test_arrays_together_take_a_thousand_times_their_files_at_most(path, monkeyp
         open_study(path)
 
 
-def test_names_of_arrays_stay_inside_the_folder(path):
+def test_names_of_arrays_stay_inside_the_folder(whole, path):
     root = json.loads((path / "study.zarr" / "zarr.json").read_text())
     index = root["consolidated_metadata"]["metadata"]
     index["../action"] = index["action"]
     root["attributes"]["metadata_crc32"] = checksum(root)
     (path / "study.zarr" / "zarr.json").write_text(json.dumps(root))
     assert check(path).study[0] == f"{path / 'study.zarr'} is damaged: its metadata are unreadable"
-    with pytest.raises(StudyError):
-        open_study(path)
+    assert open_study(path).load().equals(open_study(whole).load())  # by the arrays' own metadata
 
 
 def test_exchanged_metadata_of_a_result_are_not_taken_for_its_own(path):
@@ -209,7 +208,9 @@ DESCRIBED = {
     "notes": lambda content: content["attributes"].update(notes=3),
     "schema": lambda content: content["attributes"].pop("label"),
     "seed": lambda content: content["coords"]["seed"].update({"values": [0, 7]}),
-    "labels": lambda content: content["coords"]["path"].update({"values": list(range(6))}),
+    "labels": lambda content: content["coords"]["path"].update(
+        {"values": list(range(content["sizes"]["path"]))}
+    ),
     "type": lambda content: content["variables"]["status"].update(dtype="float64"),
     "dims": lambda content: content["variables"]["action"]["dims"].reverse(),
     "lost": lambda content: content["variables"].pop("status"),
@@ -220,9 +221,9 @@ DESCRIBED = {
 @pytest.mark.parametrize("change", DESCRIBED)
 def test_labels_attributes_and_variables_are_those_of_a_run(in_progress, change):
     describe_study(in_progress, DESCRIBED[change])
-    assert "study.json is missing or damaged: it" in check(in_progress).study[0]
-    with pytest.raises(StudyError, match=r"study\.json is missing or unreadable"):
-        open_study(in_progress)
+    for read in (open_study, check):
+        with pytest.raises(StudyError, match=r"study\.json is missing or unreadable \(its? "):
+            read(in_progress)
 
 
 def rewrite(file, change, save=np.savez):
