@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from pathkernel_core.system.atomic import is_leftover
 from pathkernel_core.system.local_files import check_local
 from pathkernel_datasets.folder.piece_files import SUFFIX, file_fault, read_arrays
 from pathkernel_datasets.folder.reading import open_folder, open_study
@@ -112,6 +113,13 @@ def _result_damage(path: Path) -> Iterator[str]:
     folder = None if template is None else folder_of(path, template.attrs["study"])
     singles = folder.folders.values() if isinstance(folder, SweepFolder) else [folder]
     cores = {single.path: single.core for single in singles if single is not None}
+    for owner in dict.fromkeys((path, *cores)):
+        for entry in sorted(filter(is_leftover, owner.glob(".*"))):
+            # else somebody computes, or was killed, and may be writing it
+            if not (owner / PIECES).exists() and (
+                ".zarr." in entry.name or DESCRIPTION in entry.name
+            ):
+                yield f"{entry} was left by a command that failed; run it again, which removes it"
     for file in sorted(path.glob(f"**/{PIECES}/*/**/*{SUFFIX}")):
         owner = next(above.parent for above in file.parents if above.name == PIECES)
         if fault := file_fault(file, cores.get(owner)):

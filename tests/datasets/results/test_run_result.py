@@ -327,3 +327,14 @@ def test_results_are_read_below_a_folder_named_pieces(computed, tmp_path):
     path = shutil.copytree(computed, tmp_path / "pieces" / "study")
     flip(path / "parts.zarr" / "of" / "1" / "zarr.json")
     assert check(path).results
+
+
+def test_what_a_failed_removal_left_is_named_and_removed(path, computed, monkeypatch):
+    run_result(Parts(), path)
+    left = path / ".parts.zarr.0123456789ab.partial"
+    shutil.copytree(path / "parts.zarr", left)
+    (line,) = check(path).results
+    assert line == f"{left} was left by a command that failed; run it again, which removes it"
+    run_result(Parts(), path)
+    assert check(path).results == ()
+    assert names(path) == names(computed)
