@@ -68,8 +68,8 @@ def make_folders(folder: Path) -> dict[str, Path]:
     single = Study(TASK, (5, 20), (0.1, 1.0), seeds=(0, 1))
     swept = Study(TASK, (5,), (0.1, 1.0), sweep={"variance": (0.5, 1.0)})
     for name, study in {"single": single, "swept": swept}.items():
-        compute_study(study, folder / name)
-    compute_study(single, folder / "in progress", part=(1, 2))
+        compute_study(study, folder / name, analyses=())
+    compute_study(single, folder / "in progress", analyses=(), part=(1, 2))
     command("phases", folder / "swept", "--no-figures")
     return {name: folder / name for name in ("single", "swept", "in progress")}
 

@@ -86,10 +86,10 @@ class SelectedParts(Options):
             yield from views_of_values(self._configure(result), self.study)
         except MissingExtraError as error:
             yield f"{part}: skipped, {error}"
-        except (PathkernelError, OSError):
-            raise
-        except Exception as error:  # of a plugin; the views of other results must be seen
+        except Exception as error:  # of a plugin, or damage; other results must be seen
             damage = self.study.damage(part)
+            if isinstance(error, PathkernelError | OSError) and not damage:
+                raise
             yield f"{part}: skipped, {damage or f'{type(error).__name__}: {error}'}"
 
     def _configure(self, result: type[Result]) -> Result:
