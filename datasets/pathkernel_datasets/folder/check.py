@@ -8,10 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import zarr
+
 from pathkernel_core.system.atomic import is_leftover
 from pathkernel_core.system.local_files import check_local
 from pathkernel_datasets.folder.piece_files import SUFFIX, file_fault, read_arrays
-from pathkernel_datasets.folder.reading import open_folder, open_study
+from pathkernel_datasets.folder.reading import open_folder
 from pathkernel_datasets.folder.study_folder import (
     DESCRIPTION,
     PIECES,
@@ -70,11 +73,16 @@ def check(path: str | os.PathLike) -> Checked:
     )
     if study:
         return Checked(tuple(study), tuple(results), arrays=arrays)
-    status = open_study(path)["status"].values
-    computed = int((status != 0).sum())
-    return Checked(
-        (), tuple(results), status.size, computed, arrays, open_folder(path).is_published
+    folder = open_folder(path)
+    is_published = folder.is_published
+    # all of it has been read: one array is opened, not the dataset
+    status = (
+        np.asarray(zarr.open_array(path / STUDY / "status", mode="r"))
+        if is_published
+        else folder.dataset()["status"].values
     )
+    computed = int((status != 0).sum())
+    return Checked((), tuple(results), status.size, computed, arrays, is_published)
 
 
 def _study_damage(path: Path) -> Iterator[str]:

@@ -291,7 +291,7 @@ def _array_fault(path: Path) -> str:
         return ""
     try:
         claim_of(path, ArrayLayout.from_metadata(metadata))
-        array = zarr.open_array(path, mode="r")
+        array = zarr.open_array(path, mode="r", zarr_format=3)
         if not array.ndim:
             array[...]
             return ""
