@@ -169,9 +169,9 @@ def _check_views(views: Iterable[Any], part: str) -> None:
             assert widest <= 80, f"{view.name} needs {widest} columns, a terminal has 80"
             assert json.dumps(view.as_json(part)), f"{view.name} has no JSON"
         else:
-            assert hasattr(view, "altair"), f"{view} is no Table, Chart or text"
+            assert hasattr(view, "specification"), f"{view} is no Table, Chart or text"
             assert view.caption.strip(), f"{view.name}: a chart needs a caption"
-            view.altair().to_dict()
+            view.specification(validate=True)
 
 
 def _check_texts(name: str, summary: str) -> None:

@@ -48,7 +48,7 @@ def layers_of(views, temperature):
     """Panels of the chart at a temperature: title, and encoding and rows of every layer."""
     name = f"phases_variance_width_temperature_{temperature:g}"
     (chart,) = (view for view in views if isinstance(view, Chart) and view.name == name)
-    spec = chart.altair().to_dict()
+    spec = chart.specification(validate=True)
     panels = {}
     for panel in spec["concat"]:
         texts = [spec["datasets"][layer["data"]["name"]] for layer in panel["layer"]]

@@ -128,7 +128,7 @@ def page(folder):
 
 def spec(dataset, name, temperature=None):
     (chart,) = (chart for chart in study_charts(dataset, temperature) if chart.name == name)
-    return chart.altair().to_dict()
+    return chart.specification(validate=True)
 
 
 def rows(chart):

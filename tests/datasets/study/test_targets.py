@@ -174,10 +174,10 @@ def test_charts_show_every_measure(dataset):
     charts = {chart.name: chart for chart in study_charts(dataset, 0.1)}
     assert list(charts)[:3] == ["r_squared", "mean_squared_error", "log_predictive_density"]
     for name in MEASURES:
-        held = json.dumps(charts[name].altair().to_dict())
+        held = json.dumps(charts[name].specification(validate=True))
         assert "long" in held
         assert "short" in held
-    held = json.dumps(charts["temperature_choice"].altair().to_dict())
+    held = json.dumps(charts["temperature_choice"].specification(validate=True))
     assert "T of smallest validation error" in held
 
 
