@@ -115,7 +115,7 @@ def study(python, tmp_path_factory):
 def test_the_command_line_runs_it(python, study):
     assert "third-party-parity" in python("-m", "pathkernel", "plugins")
     xarray = pytest.importorskip("xarray")
-    dataset = xarray.open_zarr(study / "study.zarr")
+    dataset = xarray.open_zarr(study / "study.zarr", chunks=None)
     assert dataset.sizes["path"] == 4
     assert dataset.sizes["width"] == 2
     assert bool(dataset["action"].notnull().all())

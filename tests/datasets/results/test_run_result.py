@@ -100,7 +100,7 @@ def test_parts_stand_in_one_zarr_beside_the_study(computed):
     study = StoredStudy(computed)
     assert study.results == ["parts"]
     assert study.parts("parts") == [f"parts/of/{number}" for number in range(3)]
-    tree = xr.open_datatree(computed / "parts.zarr", engine="zarr")
+    tree = xr.open_datatree(computed / "parts.zarr", engine="zarr", chunks=None)
     assert [float(tree[f"of/{number}/number"][0]) for number in range(3)] == [0, 1, 2]
     assert float(study.result("parts/of/1")["number"][0]) == 1
     assert study.result("parts")["of/1"].number == 1
