@@ -165,7 +165,9 @@ class Chart:
             "description": self.caption,
             "usermeta": {"title": first_lines, "keys": keys},
         }
-        spec = arrange_panels(spec) if width is None else resize_chart(spec, width, _measure_drawing)
+        spec = (
+            arrange_panels(spec) if width is None else resize_chart(spec, width, _measure_drawing)
+        )
         if validate:
             _class_of(spec).validate(spec)
         return spec

@@ -33,7 +33,9 @@ from pathkernel_datasets.run.run_study import run_study
 from pathkernel_datasets.study.study import Study
 from pathkernel_phases.results import LearningCurves
 from pathkernel_tasks.hidden_markov import HiddenMarkov
+from pathkernel_views.chart import save_charts
 from pathkernel_views.paths import limit_diagonal
+from pathkernel_views.study_views import study_charts
 from pathkernel_views.table import Table
 
 SMALL = ["run", "hidden-markov", "--examples", "10", "--test-examples", "20"]
@@ -156,12 +158,16 @@ def test_prior_variances(invoke, tmp_path):
 
 def test_skip_connections(invoke, tmp_path):
     variances = (1, 0.5, 0.25, 2)
-    given = (*SMALL, "--widths", "10", "--variances", ",".join(map(str, variances)), "--skips")
+    small = (*SMALL, "--widths", "10", "--no-figures")
+    given = (*small, "--variances", ",".join(map(str, variances)), "--skips")
     status, out, err = invoke(*given, "0.7,none")
     assert status == 0, err
     found = open_study(tmp_path / "hidden-markov")
     assert "Skip connections of strength 0.7, none, by layer." in out
-    assert (tmp_path / "hidden-markov" / "figures" / "head_scores.png").exists()
+    charts = [chart for chart in study_charts(found) if chart.name == "head_scores"]
+    assert [file.name for file in save_charts(charts, tmp_path, formats=["png"])] == [
+        "head_scores.png"
+    ]
     network = Network((2, 2), 10, variances, skips=(0.7, None))
     np.testing.assert_allclose(limit_diagonal(found), network.limit_diagonal)
     status, _, err = invoke("compare", "hidden-markov")

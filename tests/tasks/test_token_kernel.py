@@ -47,7 +47,8 @@ def test_token_kernel_is_an_axis_of_a_study(arrays, task, tmp_path):
     settings = {**GRID, "variances": (0.7, 1.0, 1.5), "input_scale": 0.8}
     path, plain = tmp_path / "kernels", tmp_path / "plain"
     study = Study(task, sweep={"token_kernel": ("linear", "erf", "relu")}, **settings)
-    dataset = run_study(study, path, analyses=()).squeeze(("seed", "temperature", "width", "test_set"))
+    dataset = run_study(study, path, analyses=())
+    dataset = dataset.squeeze(("seed", "temperature", "width", "test_set"))
     assert dataset["token_kernel"].values.tolist() == ["linear", "erf", "relu"]
     without = run_study(Study(task, **settings), plain, analyses=()).squeeze()
     linear = dataset.sel(token_kernel="linear")
