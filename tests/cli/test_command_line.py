@@ -221,7 +221,8 @@ def test_damage_is_named_and_mended(invoke, tmp_path):
     assert "or pathkernel show a --toml > study.toml && pathkernel run study.toml: it mends" in out
     status, _, err = invoke("show", "a")
     assert status == 1
-    assert "pathkernel check" in err
+    assert "study.zarr is damaged (accuracy: " in err
+    assert "run the command again that computed it" in err
     status, out, err = invoke(*study)
     assert status == 0
     assert "is computed again" in err

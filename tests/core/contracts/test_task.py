@@ -237,7 +237,7 @@ BROKEN = {
     ),
     "heads that the next draw fills": (
         {"realise": into_a_buffer("layers")},
-        "later draw changed array 1 of the layers of an earlier one",
+        "later draw changed array 1 of the layers.* of an earlier one",
     ),
     "unknown readout": ({"realise": replaced(readout=lambda good, seed: "middle")}, ""),
 }

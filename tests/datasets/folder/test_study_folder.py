@@ -14,7 +14,7 @@ from folders import Killed, check_what_a_kill_left, computed_so_far, content, ki
 from small_task import count_minimisations
 
 from pathkernel_core.system import atomic
-from pathkernel_datasets.errors import StudyError, StudyWarning
+from pathkernel_datasets.errors import StudyError, StudyWarning, TaskError
 from pathkernel_datasets.folder import published, zarr_files
 from pathkernel_datasets.folder.check import check
 from pathkernel_datasets.folder.reading import open_study
@@ -383,7 +383,7 @@ def test_what_is_opened_is_edited_in_memory_alone(whole):
 
 def test_an_error_leaves_no_new_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(SmallTask, "realise", lambda self, seed: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(TaskError, match="ZeroDivisionError"):
         run(tmp_path / "new" / "study")
     assert list(tmp_path.rglob("*")) in ([], [tmp_path / "new"])
 
