@@ -1,6 +1,6 @@
 """Learned attention: the marginal density against exact samples, and what samplers cost.
 
-python -m benchmarks.learned_attention widths|samplers|location|noise|jump [FOLDER]
+python -m benchmarks.learned_attention widths|samplers|location|noise|modes|jump [FOLDER]
 
 ``jump`` draws a picture, too, if it is given a folder.
 """
@@ -277,6 +277,52 @@ STARTS = {  # rows of queries and keys that are large at the start: content tags
 }
 
 
+def copying(agreement, temperature=1.0, variance=4.0):
+    """Task, data and posterior of one head that copies."""
+    task = Copying(agreement=agreement, heads=1, tag_width=2)
+    drawn = task.realise(0)
+    zeros = np.zeros((1, 2, drawn.train.inputs.shape[2]))
+    posterior = pk.AttentionPosterior(
+        drawn.train.inputs,
+        drawn.train.labels,
+        [pk.QueryKey(zeros, zeros, scale=0.5)],
+        pk.Network((1,), 30),
+        temperature,
+        variance,
+    )
+    return task, drawn, posterior
+
+
+def started(posterior, name):
+    """Parameters of a head that attends to the tag, or to the first token, with noise."""
+    width = posterior.inputs.shape[2]
+    noise = 0.1 * np.random.default_rng(0).standard_normal((2, 1, 2, width))
+    for row, (query, key) in enumerate(zip(*STARTS[name])):
+        noise[0, 0, row, query] = noise[1, 0, row, key] = 3.0
+    return posterior.position_of([pk.QueryKey(*noise)])
+
+
+def modes(starts=10):
+    """Highest maxima by content and by position, with and without volume, of many starts."""
+    columns = ("agreement", "kind", "log density", "with volume", "maxima", "starts at the first")
+    print(f"| {' | '.join(columns)} |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for agreement in (0.3, 0.36, 0.4, 0.44, 0.5, 0.55, 0.6):
+        task, drawn, posterior = copying(agreement)
+        content = started(posterior, "content")
+        maxima = pk.maximise_attention(posterior, starts=starts, start=content, seed=1)
+        kinds = {"content": [], "position": []}
+        for end in maxima:
+            first, other = copied(posterior, end.position, drawn.test_sets["apart"], task)
+            kinds["position" if first > other else "content"].append(end)
+        for name, ends in kinds.items():
+            if ends:
+                height = max(end.density.log_density for end in ends)
+                volume = np.nanmax([end.log_evidence for end in ends])
+                numbers = f"{height:.1f} | {volume:.1f} | {len(ends)} | {ends[0].starts}"
+                print(f"| {agreement} | {name} | {numbers} |", flush=True)
+
+
 def jump(folder=None, temperature=1.0, variance=4.0):
     """Maxima of the copy task's posterior that attend to content and to position, by agreement."""
     rows = []
@@ -284,23 +330,9 @@ def jump(folder=None, temperature=1.0, variance=4.0):
     print(f"| {' | '.join(columns)} |")
     print("| --- | --- | --- | --- | --- | --- |")
     for agreement in AGREEMENTS:
-        task = Copying(agreement=agreement, heads=1, tag_width=2)
-        drawn = task.realise(0)
-        width = drawn.train.inputs.shape[2]
-        zeros = np.zeros((1, 2, width))
-        posterior = pk.AttentionPosterior(
-            drawn.train.inputs,
-            drawn.train.labels,
-            [pk.QueryKey(zeros, zeros, scale=0.5)],
-            pk.Network((1,), 30),
-            temperature,
-            variance,
-        )
-        for name, (queries, keys) in STARTS.items():
-            noise = 0.1 * np.random.default_rng(0).standard_normal((2, 1, 2, width))
-            for row, (query, key) in enumerate(zip(queries, keys)):
-                noise[0, 0, row, query] = noise[1, 0, row, key] = 3.0
-            start = posterior.position_of([pk.QueryKey(*noise)])
+        task, drawn, posterior = copying(agreement, temperature, variance)
+        for name in STARTS:
+            start = started(posterior, name)
             (end,) = pk.maximise_attention(posterior, starts=0, start=start)
             first, other = copied(posterior, end.position, drawn.test_sets["apart"], task)
             row = (agreement, name, end.density.log_density, end.log_evidence, first, other)
@@ -336,6 +368,7 @@ if __name__ == "__main__":
         "samplers": samplers,
         "location": location,
         "noise": noise,
+        "modes": modes,
         "jump": jump,
     }
     parts[sys.argv[1]](*sys.argv[2:])

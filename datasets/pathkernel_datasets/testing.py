@@ -70,6 +70,8 @@ SMALL_STUDY = Study(SmallTask(), widths=(10, 100), temperatures=(0.1, 1.0), seed
 def check_analysis(analysis: Analysis, study: Study = SMALL_STUDY) -> None:
     """Check that a study stores an analysis's variables, labelled and reproducible.
 
+    The other variables must be those of a study without it: it changes nothing that it is given.
+
     Raises
     ------
     AssertionError
@@ -85,6 +87,11 @@ def check_analysis(analysis: Analysis, study: Study = SMALL_STUDY) -> None:
     with tempfile.TemporaryDirectory() as folder:
         paths = (Path(folder) / "first", Path(folder) / "second")
         first, second = (run_study(study, path, analyses=[analysis]).load() for path in paths)
+        without = run_study(study, Path(folder) / "without", analyses=()).load()
+    for name in without.variables:
+        assert without[name].variable.equals(first[name].variable), (
+            f"with the analysis the study has another {name}; compute() must not change its arrays"
+        )
     names = [variable.name for variable in analysis.variables]
     if analysis.scope == "solution":
         names += [f"{name}_gp" for name in names]
@@ -162,9 +169,9 @@ def _check_views(views: Iterable[Any], part: str) -> None:
             assert widest <= 80, f"{view.name} needs {widest} columns, a terminal has 80"
             assert json.dumps(view.as_json(part)), f"{view.name} has no JSON"
         else:
-            assert hasattr(view, "altair"), f"{view} is no Table, Chart or text"
+            assert hasattr(view, "specification"), f"{view} is no Table, Chart or text"
             assert view.caption.strip(), f"{view.name}: a chart needs a caption"
-            view.altair().to_dict()
+            view.specification(validate=True)
 
 
 def _check_texts(name: str, summary: str) -> None:

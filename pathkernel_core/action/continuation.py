@@ -12,17 +12,19 @@ import numpy as np
 from pathkernel_core.action.asking import answer_all
 from pathkernel_core.action.descents import AskingEnergy
 from pathkernel_core.action.minima import may_have_several, warn_of_scale
-from pathkernel_core.action.minimise import descender, not_minimised
+from pathkernel_core.action.minimise import UNSOLVABLE, descender, not_factorised, not_minimised
 from pathkernel_core.action.solution import Solution
-from pathkernel_core.action.solvers import energies, prepare_evaluations, solver
+from pathkernel_core.action.solvers import (
+    energies,
+    failed_solution,
+    prepare_evaluations,
+    solver,
+)
 from pathkernel_core.arrays.scalars import positive
 from pathkernel_core.energy.problem import Problem
 from pathkernel_core.paths.network import Network
 from pathkernel_core.system.errors import NotPositiveDefiniteError
 from pathkernel_core.system.progress import Progress, Report, silent
-
-UNSOLVABLE = (NotPositiveDefiniteError, np.linalg.LinAlgError)
-"""Errors of a point whose kernel cannot be factorised."""
 
 Outcome: TypeAlias = "Solution | NotPositiveDefiniteError | np.linalg.LinAlgError"
 """What a point of a grid ends with: its solution, or the error of its factorisation."""
@@ -172,7 +174,8 @@ def minimise_actions(
     max_evaluations : int
         Limit on evaluations of the energy from each start.
     throw : bool
-        Raise if the tolerance is not reached. If False, check ``Solution.status``.
+        Raise at the first point where the tolerance is not reached, or the kernel cannot be
+        factorised. If False, such points cost no others: check ``Solution.status``.
     report : callable
         Called with a Progress after every step: the points so far, and all of them.
     on_solution : callable, optional
@@ -234,7 +237,12 @@ def minimise_actions(
 
     def on_point(index: int, temperature: float, outcome: Outcome) -> None:
         if isinstance(outcome, Exception):
-            raise outcome
+            failure = not_factorised(outcome, networks[index], temperature)
+            if throw:
+                raise NotPositiveDefiniteError(
+                    f"{failure}; or leave this point out, or pass throw=False for the other points"
+                ) from None
+            outcome = failed_solution(problem, networks[index], temperature, str(failure))
         if throw and not outcome.status.ok:
             failed = descender(problem, networks[index], temperature, *settings)
             raise not_minimised(outcome, failed)

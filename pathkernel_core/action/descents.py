@@ -29,6 +29,7 @@ from pathkernel_core.action.minima import (
 )
 from pathkernel_core.action.solution import Status
 from pathkernel_core.action.stability import ActionHessian
+from pathkernel_core.arrays.backend import array_namespace
 from pathkernel_core.energy.form import Form
 from pathkernel_core.energy.problem import Problem
 from pathkernel_core.paths.network import Network
@@ -43,6 +44,7 @@ _NEAR_SADDLE = 1e-6  # largest tolerance of a descent from a possible saddle
 _NOISE = 1e-2  # in coordinates, which breaks symmetries
 _SAME_SPECTRUM = 1e-4  # relative difference of the eigenvalues of U along a ring of minima
 _ROUNDING = 1e-6  # relative difference of actions of one minimum
+_LOST = 10  # gradient that counts as rounding, over its change with the last digit of coordinates
 _APPROACH = 1e-2  # relative difference of actions at which a descent counts as near a minimum
 
 
@@ -139,6 +141,8 @@ class Action:
         self.unit = network.width / network.smallest_width
         self.curvature = self.unit * self.coordinates.curvature
         self.evaluations, self.limit = 0, math.inf
+        array = problem.array
+        self.epsilon = float(array_namespace(array=array).finfo(array.dtype).eps)
 
     def evaluate(self, coordinates: np.ndarray) -> AskingEnergy[quasi_newton.Iterate]:
         """Value and gradient at coordinates; infinite where the kernel cannot be factorised."""
@@ -202,13 +206,31 @@ class _AbandonedError(Exception):
 
 
 class Descender:
-    """Minimiser of one action from any start, with fixed tolerance and report."""
+    """Minimiser of one action from any start, with fixed tolerance and report.
+
+    Parameters
+    ----------
+    action : Action
+    tolerance : float
+        Largest entry allowed in the gradients.
+    max_evaluations : int
+    report : callable
+    to_rounding : bool
+        Whether a descent that stalls has converged, too, if its gradient is at the level of
+        rounding: the action is then right to rounding, and no descent could do better.
+    """
 
     def __init__(
-        self, action: Action, tolerance: float, max_evaluations: int, report: Report
+        self,
+        action: Action,
+        tolerance: float,
+        max_evaluations: int,
+        report: Report,
+        to_rounding: bool = False,
     ) -> None:
         self.action, self.tolerance = action, tolerance
         self.max_evaluations, self._report = max_evaluations, report
+        self._to_rounding = to_rounding
         # bounds on the distance and excess action of a converged end, by the softest coordinate
         slope, softest = _COORDINATES * tolerance, action.curvature.min(initial=math.inf)
         self._distance = max(_SAME, slope / softest)
@@ -283,7 +305,28 @@ class Descender:
         except _OutOfEvaluationsError:
             status = Status.MAX_EVALUATIONS
         end = history.flattest if status is Status.STALLED else history.last
+        if status is Status.STALLED and self._to_rounding and (yield from self._is_rounding(end)):
+            status = Status.CONVERGED
         return Descent(end, status, history, pairs)
+
+    def _is_rounding(self, end: Evaluation) -> AskingEnergy[bool]:
+        """Whether action and gradient at the end of a descent differ from a minimum's by rounding.
+
+        The gradient does if it changes as much with the last digit of the coordinates; the action
+        if a step of Newton's method would lower it by less than its own rounding.
+        """
+        action = self.action
+        action.limit = math.inf
+        gradient = (yield from action.evaluate(end.coordinates)).gradient
+        excess = 0.5 * float(np.sum(gradient**2 / action.curvature))
+        if not excess <= _LOST * action.epsilon * max(1.0, abs(end.value)):
+            return False
+        change, generator = 0.0, np.random.default_rng(0)
+        for _ in range(2):
+            digits = action.epsilon * generator.choice([-1.0, 1.0], size=len(gradient))
+            shifted = yield from action.evaluate(end.coordinates + digits)
+            change = max(change, float(np.abs(shifted.gradient - gradient).max()))
+        return float(np.abs(gradient).max()) <= _LOST * change
 
     def is_near(
         self, evaluation: Evaluation, minima: Sequence[Descent], tolerance: float = _ROUNDING

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from pathkernel_core.action.asking import answer_all
 from pathkernel_core.action.descents import Action, Descender
 from pathkernel_core.action.minima import warn_of_scale
 from pathkernel_core.action.solution import Solution
-from pathkernel_core.action.solvers import energies, limit_solver, prepare_evaluations, solver
+from pathkernel_core.action.solvers import (
+    energies,
+    failed_solution,
+    limit_solver,
+    prepare_evaluations,
+    solver,
+)
 from pathkernel_core.arrays.backend import array_namespace
 from pathkernel_core.arrays.scalars import positive, whole_number
 from pathkernel_core.energy.problem import Problem
 from pathkernel_core.paths.network import Network
-from pathkernel_core.system.errors import MinimisationError
+from pathkernel_core.system.errors import MinimisationError, NotPositiveDefiniteError
 from pathkernel_core.system.progress import Report, silent
+from pathkernel_core.system.text import number
+
+UNSOLVABLE = (NotPositiveDefiniteError, np.linalg.LinAlgError)
+"""Errors of a point whose kernel cannot be factorised."""
+
+_SHOWN = 6  # widths in a message, of which branches may have thousands
 
 
 def minimise_action(
@@ -43,7 +57,8 @@ def minimise_action(
         Positive Gibbs temperature T.
     tolerance : float, optional
         Largest entry allowed in the gradients ∂(S/N)/∂U, with N the smallest finite width. By
-        default 1e-8 in float64, and in lower precision the smaller of 1e-2 and 1 / (2N).
+        default 1e-8 in float64, and in lower precision the smaller of 1e-2 and 1 / (2N); or what
+        rounding leaves of the gradient where that is more, as where U is tiny.
     start : Solution, optional
         The only start, such as the solution at a neighbouring temperature or width; there is no
         search for other minima. Its stored curvature saves evaluations.
@@ -56,7 +71,8 @@ def minimise_action(
         Limit on evaluations of the energy from each start. An end that a symmetry of the problem
         may have kept on a saddle is a further start, with small noise.
     throw : bool
-        Raise if the tolerance is not reached. If False, check ``Solution.status``.
+        Raise if the tolerance is not reached, or the kernel cannot be factorised. If False, check
+        ``Solution.status``.
     report : callable
         Called with a Progress after every step: the evaluations so far, and the gradient.
 
@@ -104,8 +120,14 @@ def minimise_action(
     descend = descender(problem, network, temperature, tolerance, max_evaluations, report)
     if start is None and descend.action.coordinates.size:
         warn_of_scale(problem.label_spectrum(network), descend.action.temperature)
-    with prepare_evaluations(problem, [network]):
-        (solution,) = answer_all([solver(descend, start, starts)], energies)
+    try:
+        with prepare_evaluations(problem, [network]):
+            (solution,) = answer_all([solver(descend, start, starts)], energies)
+    except UNSOLVABLE as error:
+        failure = not_factorised(error, network, descend.action.temperature)
+        if throw:
+            raise failure from None
+        return failed_solution(problem, network, descend.action.temperature, str(failure))
     if throw and not solution.status.ok:
         raise not_minimised(solution, descend)
     return solution
@@ -114,13 +136,29 @@ def minimise_action(
 def not_minimised(solution: Solution, descend: Descender) -> MinimisationError:
     """Error about a solution that has not the tolerance, with the remedies."""
     return MinimisationError(
-        f"the action was not minimised: {solution.status.value}. The largest gradient is "
+        f"the action was not minimised at {_point(solution.network, solution.temperature)}: "
+        f"{solution.status.value}. The largest gradient is "
         f"{solution.gradient_norm:.2g} after {solution.evaluations} evaluations (at most "
         f"{descend.max_evaluations} from each start), the tolerance {descend.tolerance:.2g}. "
         "Raise the tolerance or max_evaluations, start from a neighbouring solution, or pass "
         "throw=False to use the point as it is",
         solution,
     )
+
+
+def not_factorised(
+    error: Exception, network: Network, temperature: float
+) -> NotPositiveDefiniteError:
+    """Error about a point whose kernel cannot be factorised, with the remedies."""
+    return NotPositiveDefiniteError(f"at {_point(network, temperature)}, {error}")
+
+
+def _point(network: Network, temperature: float) -> str:
+    if len(set(network.widths)) == 1:
+        return f"width {number(network.widths[0])} and temperature {temperature:g}"
+    widths = ", ".join(map(number, network.widths[:_SHOWN]))
+    more = ", …" if len(network.widths) > _SHOWN else ""
+    return f"widths ({widths}{more}) and temperature {temperature:g}"
 
 
 def descender(
@@ -134,13 +172,15 @@ def descender(
     """Minimiser of the action at a point, whose arguments are checked."""
     temperature = positive("temperature", temperature)
     _check_network(problem, network)
+    is_default = tolerance is None
     if tolerance is None:
         double = problem.array.dtype == array_namespace(array=problem.array).float64
         # in float32 twice the rounding of the gradient, which shrinks with the width
         tolerance = 1e-8 if double else min(1e-2, 0.5 / network.smallest_width)
     tolerance = positive("tolerance", tolerance)
     max_evaluations = whole_number("max_evaluations", max_evaluations)
-    return Descender(Action(problem, network, temperature), tolerance, max_evaluations, report)
+    action = Action(problem, network, temperature)
+    return Descender(action, tolerance, max_evaluations, report, to_rounding=is_default)
 
 
 def gp_limit(problem: Problem, network: Network, temperature: float) -> Solution:

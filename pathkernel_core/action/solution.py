@@ -31,6 +31,7 @@ from pathkernel_core.energy.problem import Problem
 from pathkernel_core.paths.input_kernels import total_kernel
 from pathkernel_core.paths.network import Network
 from pathkernel_core.paths.order_parameter import head_scores, scaled_order_parameter, skip_scores
+from pathkernel_core.system.errors import NotPositiveDefiniteError
 from pathkernel_core.system.notebook import matrix, table
 from pathkernel_core.system.threads import blas_threads_for
 
@@ -41,10 +42,11 @@ CLOSE = 10.0  # nats of the log evidence within which two minima may both contri
 class Status(enum.Enum):
     """How a Solution was reached; only the first two are reliable."""
 
-    CONVERGED = "the gradient is below the tolerance"
+    CONVERGED = "the gradient is below the tolerance, or by default at the level of rounding"
     GP_LIMIT = "the Gaussian process limit, which no minimisation reached"
     MAX_EVALUATIONS = "the limit on evaluations was reached before the tolerance"
     STALLED = "rounding hides any further descent before the tolerance"
+    NOT_POSITIVE_DEFINITE = "the kernel plus the temperature cannot be factorised"
 
     @property
     def ok(self) -> bool:
@@ -118,6 +120,10 @@ class Solution:
         Minima of a higher action, the lowest first.
     searched : bool
         Whether other minima were searched for; not if the caller set the start.
+    failure : str
+        Reason and remedy where the kernel cannot be factorised, the status
+        ``NOT_POSITIVE_DEFINITE``; otherwise empty. Numbers and order parameters are then NaN, and
+        methods raise a NotPositiveDefiniteError.
     """
 
     order_parameters: tuple[Array, ...] = field(repr=False)
@@ -137,6 +143,7 @@ class Solution:
     curvature: tuple[quasi_newton.Pair, ...] = field(default=(), repr=False)
     other_minima: tuple[Minimum, ...] = ()
     searched: bool = True
+    failure: str = ""
 
     @property
     def order_parameter(self) -> Array:
@@ -149,6 +156,7 @@ class Solution:
     @property
     def head_scores(self) -> np.ndarray:
         """Score of every head, (ΣH_ℓ,): see :func:`pathkernel_core.head_scores`."""
+        self._check()
         return head_scores(self.network, self.order_parameter)
 
     @property
@@ -161,6 +169,7 @@ class Solution:
         contributions in the limit, ``gp_limit(problem, network, T).head_contributions``: give them
         as a baseline. For skips, outputs and failures see :func:`pathkernel_core.head_scores`.
         """
+        self._check()
         if not self.network.shared:
             mean_kernels = to_host(self.problem.mean_branch_kernels)
             return head_scores(self.network, to_host(self.order_parameter) * mean_kernels)
@@ -171,6 +180,7 @@ class Solution:
     @property
     def skip_scores(self) -> np.ndarray:
         """Score of every skip connection: see :func:`pathkernel_core.skip_scores`."""
+        self._check()
         return skip_scores(self.network, self.order_parameter)
 
     @property
@@ -182,7 +192,9 @@ class Solution:
 
     @property
     def note(self) -> str:
-        """Sentences about other minima; empty if there are none."""
+        """Sentences about a failure or other minima; empty if there are none."""
+        if self.failure:
+            return self.failure
         if not self.searched:
             return "The minimum downhill from the given start, without a search for others."
         if not self.close_minima:
@@ -206,6 +218,8 @@ class Solution:
         }
         if self.note:
             rows["note"] = self.note
+        if self.failure:
+            return table("Solution", rows)
         order_parameter = to_host(self.order_parameter)
         if not network.shared:
             dots = " …" if network.n_paths > _SHOWN else ""
@@ -260,6 +274,8 @@ class Solution:
 
         NaN where a width is smaller than its order parameter, whose prior is then singular.
         """
+        if self.failure:
+            return math.nan
         sizes = zip(self.network.widths, self.network.sizes)
         if self.status is not Status.GP_LIMIT and any(width < size for width, size in sizes):
             return math.nan
@@ -306,7 +322,12 @@ class Solution:
     @cached_property
     def hessian(self) -> ActionHessian:
         """Hessian of the action per width S/N in the chain's coordinates."""
+        self._check()
         return ActionHessian(self.problem, self.network, self.factors, self.temperature)
+
+    def _check(self) -> None:
+        if self.failure:
+            raise NotPositiveDefiniteError(f"there is no solution here: {self.failure}")
 
     def predict(self, xi: Array, own: Array | None = None) -> Prediction:
         """Predictor's mean and variance on new examples (Eq. 29, 30).
@@ -326,7 +347,11 @@ class Solution:
         Raises
         ------
         ValueError
-            If a shape does not fit, or a value is or becomes NaN or infinite.
+            If a shape does not fit, own is not symmetric in its paths, or a value is or becomes NaN
+            or infinite.
+        NotPositiveDefiniteError
+            If own has a negative eigenvalue, or a variance is negative beyond rounding: cross and
+            own are then not kernels of the same examples.
 
         Notes
         -----
@@ -374,6 +399,7 @@ class Solution:
     @cached_property
     def posterior(self) -> tuple[Predictor, np.ndarray]:
         """Gaussian posterior of the predictor, and its factor of U times σ²_0 n c_π c_π'."""
+        self._check()
         network = self.network
         factor = math.sqrt(network.kernel_variance) * self.factors[0]
         if network.has_skips:

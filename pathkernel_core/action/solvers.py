@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from pathkernel_core.action.branches import BranchCoordinates
+from pathkernel_core.action.branches import BranchCoordinates, coordinates_of
 from pathkernel_core.action.coordinates import ChainCoordinates
 from pathkernel_core.action.descents import (
     Action,
@@ -165,9 +165,40 @@ def _solution(action: Action, descents: Sequence[Descent], searched: bool = True
     )
 
 
+def failed_solution(
+    problem: Problem, network: Network, temperature: float, failure: str
+) -> Solution:
+    """Solution of a point whose kernel cannot be factorised: NaN, with the reason."""
+    coordinates = coordinates_of(network)
+    limit = coordinates.factors(coordinates.relative_factors(coordinates.gp_limit))
+    factors = tuple(np.full_like(factor, math.nan) for factor in limit)
+    order_parameters = tuple(
+        from_host(np.full_like(factor, math.nan), problem.array) for factor in factors
+    )
+    return Solution(
+        order_parameters=order_parameters,
+        factors=factors,
+        action=math.nan,
+        entropy=math.nan,
+        energy=math.nan,
+        status=Status.NOT_POSITIVE_DEFINITE,
+        evaluations=1,
+        iterations=0,
+        gradient_norm=math.nan,
+        action_history=np.empty(0),
+        gradient_history=np.empty(0),
+        network=network,
+        problem=problem,
+        temperature=temperature,
+        failure=failure,
+    )
+
+
 def _warm_start(coordinates: ChainCoordinates | BranchCoordinates, start: Solution) -> np.ndarray:
     if not isinstance(start, Solution):
         raise TypeError(f"start must be a Solution, not {type(start).__name__}")
+    if start.failure:
+        raise ValueError(f"start has no order parameters: {start.failure}")
     sizes, network = start.network.sizes, coordinates.network
     if start.network.shared is not network.shared:
         raise ValueError(

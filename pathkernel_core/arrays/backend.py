@@ -56,7 +56,7 @@ def array_namespace(**arrays: Array) -> Any:
     devices = {
         name: array_api_compat.device(array)
         for name, array in arrays.items()
-        if not _is_tracer(array)
+        if not is_tracer(array)
     }
     first = next(iter(devices), "")
     for name, device in devices.items():
@@ -175,9 +175,32 @@ def not_overflown(name: str, array: Array, remedy: str) -> Array:
     return array
 
 
+def not_underflown(name: str, *factors: Array, scale: float = 1.0, remedy: str) -> None:
+    """Check that a product of the largest entries of arrays has all digits of their dtype.
+
+    Raises
+    ------
+    ValueError
+        If it has not, though no array is zero.
+    """
+    xp = array_api_compat.array_namespace(*factors)
+    largest = [xp.max(xp.abs(factor)) for factor in factors]
+    with np.errstate(all="ignore"):
+        product = scale * math.prod(largest)
+    info = xp.finfo(factors[0].dtype)
+    smallest = float(info.smallest_normal) / float(info.eps)
+    exist = [entry > 0 for entry in largest]
+    if not is_true(~functools.reduce(xp.logical_and, [product < smallest, *exist])):
+        raise ValueError(
+            f"{name} underflow in {factors[0].dtype}, since they are of the order of the product "
+            f"of the largest entries, {' × '.join(f'{float(entry):.2g}' for entry in largest)}; "
+            f"{remedy}"
+        )
+
+
 def is_true(condition: Array) -> bool:
     """Truth of a zero-dimensional array; True while JAX traces it."""
-    if _is_tracer(condition):
+    if is_tracer(condition):
         return True
     try:
         return bool(condition)
@@ -193,7 +216,7 @@ def is_true(condition: Array) -> bool:
 def is_finite(array: Array) -> Array:
     """Whether all values are finite, as a zero-dimensional array."""
     xp = array_api_compat.array_namespace(array)
-    if is_jax_namespace(xp) and not _is_tracer(array) and array.size <= _SMALL:
+    if is_jax_namespace(xp) and not is_tracer(array) and array.size <= _SMALL:
         array, xp = to_host(array), np  # faster than a compilation for every shape
     return compile_function(_all_finite, xp)(array)
 
@@ -207,17 +230,18 @@ def constant(array: Array) -> Array:
     """The array as a constant of automatic differentiation."""
     if array_api_compat.is_torch_array(array):
         return array.detach()
-    return sys.modules["jax"].lax.stop_gradient(array) if _is_tracer(array) else array
+    return sys.modules["jax"].lax.stop_gradient(array) if is_tracer(array) else array
 
 
 def is_differentiated(array: Array) -> bool:
     """Whether PyTorch records gradients of the array, or JAX traces it."""
     if array_api_compat.is_torch_array(array):
         return array.requires_grad and sys.modules["torch"].is_grad_enabled()
-    return _is_tracer(array)
+    return is_tracer(array)
 
 
-def _is_tracer(array: Array) -> bool:
+def is_tracer(array: Array) -> bool:
+    """Whether an array has no values, since JAX traces a function of it."""
     jax = sys.modules.get("jax")
     return jax is not None and isinstance(array, jax.core.Tracer)
 
@@ -253,11 +277,11 @@ def from_host(values: Any, like: Array, dtype: Any = None) -> Array:
     """
     if isinstance(like, np.ndarray):
         return np.asarray(values, dtype=dtype or like.dtype)
-    if _is_tracer(values) or array_api_compat.is_torch_array(values):
+    if is_tracer(values) or array_api_compat.is_torch_array(values):
         return values
     xp = array_api_compat.array_namespace(like)
     values, dtype = np.asarray(values), dtype or like.dtype
-    if _is_tracer(like):  # it has no device; the compiler places constants
+    if is_tracer(like):  # it has no device; the compiler places constants
         return xp.asarray(values, dtype=dtype)
     device = array_api_compat.device(like)
     if is_jax_namespace(xp):  # asarray would compile a copy for every shape
@@ -343,7 +367,7 @@ def host_callback(function: Callable, shape: tuple[int, ...], *arrays: Array) ->
     While JAX traces, the call is deferred until the arrays have values on the host.
     """
     like = arrays[0]
-    if not any(map(_is_tracer, arrays)):
+    if not any(map(is_tracer, arrays)):
         return from_host(function(*arrays), like)
     import jax
 

@@ -45,7 +45,8 @@ class Situation:
     Attributes
     ----------
     realisation : Realisation
-        Data and heads, as NumPy arrays.
+        Data and heads, as NumPy arrays. All arrays of NumPy are read-only here: copy what you
+        change.
     xi : array, shape (P, n, N_0)
         Attentioned inputs of the training examples, in the study's array library.
     labels : array, shape (P,) or (P, C)

@@ -11,6 +11,7 @@ Pathkernel registers its own in the same way.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib.metadata
 import os
@@ -166,6 +167,8 @@ def load_plugins(
 ) -> Plugins:
     """Load and register plugins.
 
+    What a plugin prints meanwhile goes to stderr: stdout may be a document for other programs.
+
     Parameters
     ----------
     entry_points : sequence of EntryPoint, optional
@@ -187,8 +190,11 @@ def load_plugins(
     for entry in sorted(entry_points, key=_precedence):
         provides, reason = (), ""
         try:
-            provides = _register(plugins, entry)
-        except Exception as error:  # a broken plugin must not disable the others
+            with contextlib.redirect_stdout(sys.stderr):
+                provides = _register(plugins, entry)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a broken plugin must not disable the others, nor end them
             reason = f"{type(error).__name__}: {error}"
             if strict:
                 raise PluginError(f"plugin {entry.name} ({entry.value}): {reason}") from error
@@ -204,15 +210,22 @@ def _register(plugins: Plugins, entry: importlib.metadata.EntryPoint) -> tuple[s
     manager.add_hookspecs(sys.modules[__name__])
     manager.register(entry.load(), name=entry.name)
     manager.check_pending()
-    hooks = (getattr(manager.hook, hook) for hook in _HOOKS.values())
     provided = [
-        (kind, value) for kind, hook in zip(_HOOKS, hooks) for values in hook() for value in values
+        (kind, value)
+        for kind, hook in _HOOKS.items()
+        for values in getattr(manager.hook, hook)()
+        for value in _listed(kind, values)
     ]
     if not provided:
         raise PluginError("it provides nothing; mark its hook functions with hookimpl")
     for kind, value in provided:
         if kind in _BASES:
             _check_class(value, _BASES[kind])
+        elif isinstance(value, type):
+            raise PluginError(
+                f"{_HOOKS[kind]} gives the class {value.__name__}, but must give objects; return "
+                f"[{value.__name__}()]"
+            )
     # all names are claimed before the first object is added, so that a clash adds none of them
     provides = [f"{kind} {value.name}" for kind, value in provided]
     claims = provides + [f"command {value.command}" for kind, value in provided if kind == "result"]
@@ -236,6 +249,22 @@ _HOOKS = {
     "command": "pathkernel_commands",
 }
 _BASES: dict[str, type] = {"task": Task, "result": Result}
+
+
+def _listed(kind: str, values: Any) -> list[Any]:
+    """Values of a hook function, which returns several."""
+    if isinstance(values, type):
+        name = values.__name__
+        remedy = f"[{name}]" if kind in _BASES else f"[{name}()]"
+        raise PluginError(
+            f"{_HOOKS[kind]} must return a list, but returned the class {name}; return {remedy}"
+        )
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise PluginError(
+            f"{_HOOKS[kind]} must return a list, but returned one {type(values).__name__}; put it "
+            "into a list"
+        )
+    return list(values)
 
 
 def _check_class(value: Any, base: type) -> None:

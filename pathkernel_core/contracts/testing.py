@@ -95,6 +95,21 @@ def _check_same_seed_same_data(task: Task) -> None:
     )
 
 
+def _check_draws_keep_their_arrays(task: Task) -> None:
+    """A draw stays as it is when the task draws again, with another seed and with the same."""
+    first = _realise(task, SEEDS[0])
+    before = _copied_arrays(first)
+    for seed in SEEDS:  # the other seed last, or the same numbers would stand there again
+        _realise(task, seed)
+    after = _copied_arrays(first)
+    changed = [
+        name for name in before if not np.array_equal(before[name], after[name], equal_nan=True)
+    ]
+    assert not changed, (
+        f"a later draw changed {', '.join(changed)} of an earlier one; return new arrays each time"
+    )
+
+
 def _check_other_seed_other_data(task: Task) -> None:
     """Two seeds give two draws."""
     first, second = (_realise(task, seed) for seed in SEEDS)
@@ -195,6 +210,7 @@ def _realise(task: Task, seed: int) -> Realisation:
 CHECKS = (
     _check_describes_itself,
     _check_options_are_plain,
+    _check_draws_keep_their_arrays,
     _check_same_seed_same_data,
     _check_other_seed_other_data,
     _check_shapes_agree,
@@ -208,6 +224,16 @@ CHECKS = (
 def _global_state() -> list[Any]:
     state: Any = np.random.get_state()  # noqa: NPY002
     return [state[1].tolist(), *state[2:]]  # a few draws move only the position within the keys
+
+
+def _copied_arrays(realisation: Realisation) -> dict[str, np.ndarray]:
+    """Copies of all arrays of a realisation, by what they are."""
+    layers = enumerate(_arrays_of_layers(realisation), start=1)
+    return {
+        f"{name} {array}": np.array(getattr(examples, array))
+        for name, examples in realisation.example_sets().items()
+        for array in ("inputs", "labels")
+    } | {f"array {number} of the layers": array for number, array in layers}
 
 
 def _arrays_of_layers(realisation: Realisation) -> list[np.ndarray]:
@@ -248,7 +274,7 @@ def check_kernel(
     ...     lambda k_ab, k_aa, k_bb: np.exp(-(k_aa + k_bb) / 2) * np.cosh(k_ab), np.cos
     ... )
     """
-    function = kernel_function(kernel)
+    function = _keeping_arguments(kernel_function(kernel))
     if activation is None and not callable(kernel):
         activation = TOKEN_KERNELS[kernel].activation
     tokens = _tokens()
@@ -269,6 +295,26 @@ def check_kernel(
     )
     if activation is not None:
         _compare_with_layer(values, tokens, activation)
+
+
+def _keeping_arguments(function: KernelFunction) -> KernelFunction:
+    """Kernel that is compared with its arguments before and after."""
+
+    def checked(*arguments: np.ndarray) -> Any:
+        given = [argument.copy() for argument in arguments]
+        values = function(*given)
+        changed = [
+            name
+            for name, before, after in zip(("k_ab", "k_aa", "k_bb"), arguments, given, strict=True)
+            if not np.array_equal(before, after, equal_nan=True)
+        ]
+        assert not changed, (
+            f"kernel must not change its arguments, but changes {', '.join(changed)}; write "
+            "k = k_ab * 2 in place of k_ab *= 2"
+        )
+        return values
+
+    return checked
 
 
 def _tokens() -> np.ndarray:

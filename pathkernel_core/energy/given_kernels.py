@@ -220,7 +220,18 @@ class GivenPosterior:
         """
         xp = array_namespace(cross=new, own=own)
         evaluate = compile_function(_moments, xp, static=("index",))
-        return evaluate(new, own, factor, self.coefficients, self.root, index=self.index)
+        arguments = new, own, factor, self.coefficients, self.root
+        mean, variance, rounding = evaluate(*arguments, index=self.index)
+        if not is_true(xp.all(variance >= -rounding)):
+            example = int(xp.argmin(xp.min(variance + rounding, axis=1)))
+            raise NotPositiveDefiniteError(
+                "cross and own are not kernels of the same new examples with these training "
+                f"examples: the predictor's variance on new example {example} is "
+                f"{float(xp.min(variance[example, :])):.3g}, where rounding is at most "
+                f"{float(xp.max(rounding[example, :])):.3g}; compute both from the same inputs"
+            )
+        # rounding may leave -1e-17 where the examples determine the output
+        return mean, xp.clip(variance, min=0.0)
 
 
 def mixed_kernel(kernels: Array, weights: Array, labels: Array) -> Array:
@@ -295,15 +306,19 @@ def _moments(
     root: Array,
     *,
     index: KernelIndex,
-) -> tuple[Array, Array]:
+) -> tuple[Array, Array, Array]:
+    """Mean, variance before it is clipped, and size of the rounding in it, (P_new, C) each."""
     xp = array_namespace(cross=cross)
     kernel = index.cross(cross, factor)
     mean = xp.reshape(matmul(kernel, coefficients), (-1, index.outputs))
     prior = index.own(own, factor)
     half = solve_triangular(root, xp.matrix_transpose(kernel), xp)
     explained = xp.reshape(xp.sum(half**2, axis=0), mean.shape)
-    # rounding may leave -1e-17 where the examples determine the output
-    return mean, xp.clip(prior - explained, min=0.0)
+    # the root has the relative rounding of K + T1, which the smallest pivot enlarges
+    eps = float(xp.finfo(root.dtype).eps)
+    condition = xp.sum(root**2) / xp.min(xp.linalg.diagonal(root) ** 2)
+    rounding = (math.sqrt(eps) + eps * condition) * (xp.abs(prior) + explained)
+    return mean, prior - explained, rounding
 
 
 class _PairCurvature:

@@ -18,6 +18,7 @@ from pathkernel_core.arrays.backend import (
     compile_function,
     fill_rows,
     from_host,
+    is_tracer,
     is_true,
     packed_order,
     real_floating,
@@ -35,6 +36,7 @@ MOST_KERNELS = 2**30
 
 EXACT_ROWS = 1000
 """Rows n·P up to which all eigenvalues of given kernels are computed."""
+_PROBES_OF_EXAMPLES = 2  # random vectors by path and example, where there are more
 _PROBES = 8  # random mixtures of paths, or quadratic forms of a branch, where there are more
 
 
@@ -51,7 +53,7 @@ def _of_pairs(kernels: Array, labels: Array) -> GivenKernels:
     kernels = real_floating("kernels", kernels, ("n",) * (len(shape) - 2) + ("P", "P"))
     labels = check_labels(labels, "kernels", kernels, shape[-1])
     deviation = _asymmetry(kernels, paths)
-    rounding = math.sqrt(float(xp.finfo(kernels.dtype).eps))
+    rounding = _rounding(kernels)
     if deviation > rounding * max(float(xp.max(kernels)), -float(xp.min(kernels))):
         raise ValueError(
             f"kernels of shape {shape} must be symmetric, C_ππ'(x, x') = C_π'π(x', x), but entries "
@@ -87,14 +89,14 @@ def _of_branches(kernels: Array, labels: Array) -> GivenKernels:
             f"labels have {labels.shape[1]} outputs, but independent branches have one, since u_l "
             "would be a matrix over outputs; give kernels of all pairs of paths, branches=False"
         )
-    rounding = math.sqrt(float(xp.finfo(kernels.dtype).eps))
+    subject = f"kernels of shape {shape}"
     by_branch = batches(shape[0], max(1, WHITENED // shape[1] ** 2))
 
     def packed() -> Iterator[Array]:
         for batch in by_branch:  # which bounds copies
             part = kernels[batch, ...]
-            _check_symmetric_branches(part, shape, rounding)
-            _check_positive_branches(part, shape, rounding)
+            _check_symmetric_matrices(part, subject, "C_ll(x, x') = C_ll(x', x)")
+            _check_positive_matrices(part, subject, "branch", shape[0] * shape[1])
             yield compile_function(_packed_branches, xp)(part, float(shape[0]))
 
     return GivenKernels(fill_rows(packed(), shape[0]), labels, BranchIndex(shape[0]))
@@ -215,13 +217,20 @@ def _check_positive(kernels: Array, form: GivenKernels, index: PairIndex, roundi
     else:
         # of every mixture v_π v_π' of a positive semidefinite kernel the eigenvalues are positive:
         # a few cannot show that all are, but refuse no kernel that is
-        vectors = np.random.default_rng(0).standard_normal((_PROBES, paths))
+        generator = np.random.default_rng(0)
+        vectors = generator.standard_normal((_PROBES, paths))
         mix = compile_function(mixed_kernel, xp)
-        values = []
+        mixtures = []
         for v in vectors:
             weights = index.of_pairs(from_host(np.outer(v, v).reshape(1, -1), kernels), xp)
-            mixture = mix(form.kernels, weights, form.labels)
-            values.append(to_host(xp.linalg.eigvalsh(mixture)))
+            mixtures.append(mix(form.kernels, weights, form.labels))
+        # of one vector for all examples the kernel may stay positive where examples of different
+        # paths were exchanged: not of a vector for each
+        mix = compile_function(_mixture_of_examples, xp)
+        for _ in range(_PROBES_OF_EXAMPLES):
+            vectors = generator.standard_normal((paths, examples))
+            mixtures.append(mix(kernels, from_host(vectors, kernels)))
+        values = [to_host(xp.linalg.eigvalsh(mixture)) for mixture in mixtures]
     for eigenvalues in values:
         if eigenvalues[0] < -rounding * abs(eigenvalues[-1]):
             raise NotPositiveDefiniteError(
@@ -231,34 +240,79 @@ def _check_positive(kernels: Array, form: GivenKernels, index: PairIndex, roundi
             )
 
 
-def _check_symmetric_branches(kernels: Array, shape: tuple[int, ...], rounding: float) -> None:
-    xp = array_namespace(kernels=kernels)
-    deviations = xp.max(xp.abs(kernels - xp.matrix_transpose(kernels)), axis=(1, 2))
-    if is_true(xp.any(deviations > rounding * xp.max(xp.abs(kernels), axis=(1, 2)))):
-        deviation = float(xp.max(deviations))
-        raise ValueError(
-            f"kernels of shape {shape} must be symmetric, C_ll(x, x') = C_ll(x', x), but entries "
-            f"differ by up to {deviation:.3g}"
+def _mixture_of_examples(kernels: Array, vectors: Array) -> Array:
+    """Σ_ππ' v_π(x) C_ππ'(x, x') v_π'(x'), (P, P), of vectors (n, P) by path and example."""
+    xp, paths = array_namespace(kernels=kernels), vectors.shape[0]
+    half = None
+    for path, block in _blocks(kernels, paths):
+        share = from_host(np.array([1.0] * path + [0.5]), kernels)[:, None]
+        along = xp.sum(block * (share * vectors[: path + 1, :])[:, None, :], axis=0)
+        along = vectors[path, :][:, None] * along
+        half = along if half is None else half + along
+    return half + xp.matrix_transpose(half)
+
+
+def check_own_kernels(own: Array, shared: bool) -> None:
+    """Raise an error if kernels of new examples with themselves are seen to be none.
+
+    Of pairs of paths they are symmetric and positive semidefinite for every example, (n, n, P_new);
+    of independent branches not negative, (n, P_new).
+
+    Raises
+    ------
+    ValueError, NotPositiveDefiniteError
+        As :meth:`pathkernel_core.Problem.from_kernels` does.
+    """
+    if is_tracer(own):
+        return
+    xp, subject = array_namespace(own=own), f"own of shape {tuple(own.shape)}"
+    if shared:
+        matrices = xp.permute_dims(own, (2, 0, 1))
+        _check_symmetric_matrices(matrices, subject, "C_ππ'(x, x) = C_π'π(x, x)")
+        _check_positive_matrices(matrices, subject, "new example", own.shape[0] * own.shape[2])
+        return
+    if is_true(xp.any(own < -_rounding(own) * xp.max(own, axis=1, keepdims=True))):
+        raise NotPositiveDefiniteError(
+            f"{subject} has the kernels C_ll(x, x) of new examples with themselves, which cannot "
+            f"be negative, but has {float(xp.min(own)):.3g}"
         )
 
 
-def _check_positive_branches(kernels: Array, shape: tuple[int, ...], rounding: float) -> None:
-    """Raise an error if kernels are seen not to be positive semidefinite."""
-    xp = array_namespace(kernels=kernels)
-    if shape[0] * shape[1] <= EXACT_ROWS:
-        values = to_host(xp.linalg.eigvalsh(kernels))
+def _rounding(kernels: Array) -> float:
+    """Relative size of what may be rounding."""
+    return math.sqrt(float(array_namespace(kernels=kernels).finfo(kernels.dtype).eps))
+
+
+def _check_symmetric_matrices(matrices: Array, subject: str, equation: str) -> None:
+    xp = array_namespace(matrices=matrices)
+    deviations = xp.max(xp.abs(matrices - xp.matrix_transpose(matrices)), axis=(1, 2))
+    largest = xp.max(xp.abs(matrices), axis=(1, 2))
+    if is_true(xp.any(deviations > _rounding(matrices) * largest)):
+        deviation = float(xp.max(deviations))
+        raise ValueError(
+            f"{subject} must be symmetric, {equation}, but entries differ by up to {deviation:.3g}"
+        )
+
+
+def _check_positive_matrices(matrices: Array, subject: str, each: str, rows: int) -> None:
+    """Raise an error if matrices (B, m, m) are seen not to be positive semidefinite.
+
+    Where all have up to a thousand rows, by eigenvalues.
+    """
+    xp, rounding = array_namespace(matrices=matrices), _rounding(matrices)
+    if rows <= EXACT_ROWS:
+        values = to_host(xp.linalg.eigvalsh(matrices))
     else:
         # vᵀCv of random vectors, and the diagonal: they cannot show that all are positive, but
         # refuse no kernel that is
-        probes = np.random.default_rng(0).standard_normal((shape[1], _PROBES))
-        vectors = from_host(probes, kernels)
-        forms = to_host(xp.sum(vectors * matmul(kernels, vectors), axis=1))
-        values = np.concatenate([forms, to_host(xp.linalg.diagonal(kernels))], axis=1)
+        probes = np.random.default_rng(0).standard_normal((matrices.shape[1], _PROBES))
+        vectors = from_host(probes, matrices)
+        forms = to_host(xp.sum(vectors * matmul(matrices, vectors), axis=1))
+        values = np.concatenate([forms, to_host(xp.linalg.diagonal(matrices))], axis=1)
     largest = np.abs(values).max(axis=1)
     worst = int(np.argmin(values.min(axis=1) + rounding * largest))
     if values[worst].min() < -rounding * largest[worst]:
         raise NotPositiveDefiniteError(
-            f"kernels of shape {shape} must be positive semidefinite for every branch, but one has "
-            f"an eigenvalue of at most {values[worst].min():.3g} beside values of "
-            f"{largest[worst]:.3g}"
+            f"{subject} must be positive semidefinite for every {each}, but one has an eigenvalue "
+            f"of at most {values[worst].min():.3g} beside values of {largest[worst]:.3g}"
         )

@@ -15,8 +15,11 @@ from pathkernel_core.arrays.backend import (
     array_namespace,
     batches,
     compile_function,
+    from_host,
+    is_true,
     join_batches,
     not_overflown,
+    not_underflown,
     real_floating,
     rows_of,
 )
@@ -84,9 +87,10 @@ def path_kernels(
     Raises
     ------
     ValueError
-        If a shape does not fit, an array holds NaN or infinity, a kernel overflows or has another
-        shape, the name of a kernel is unknown, or the kernels of the training examples are more
-        than :meth:`Problem.from_kernels` takes for one output.
+        If a shape does not fit, an array holds NaN or infinity, a kernel overflows, underflows or
+        has another shape, a function is not symmetric in its two tokens, the name of a kernel is
+        unknown, or the kernels of the training examples are more than :meth:`Problem.from_kernels`
+        takes for one output.
     TypeError
         If the arrays are of different libraries or devices.
     TooLargeError
@@ -146,10 +150,13 @@ def path_kernels(
         "take fewer examples, heads or layers",
     )
     with np.errstate(all="ignore"):
+        of_tokens.check_function(inputs, *(() if new is None else (new,)))
         train = _Sequences.of(inputs, contraction)
+        train.check_scale("inputs", of_tokens)
         if new is None:
             return not_overflown("the kernels", _between_all(train, of_tokens), "rescale inputs")
         tests = _Sequences.of(new, of_new)
+        tests.check_scale("new", of_tokens)
         cross, own = _across(tests, train, of_tokens), _with_themselves(tests, of_tokens)
     not_overflown("the kernels", cross, "rescale inputs or new")
     return cross, not_overflown("the kernels of new examples", own, "rescale new")
@@ -197,6 +204,41 @@ class _Kernel:
         values = real_floating("the result of kernel", values, tuple(products.shape))
         return xp.astype(values, products.dtype, copy=False)
 
+    def check_function(self, *inputs: Array) -> None:
+        """Raise a ValueError if a user's function is not symmetric, or underflows, on tokens."""
+        if not callable(self.kernel):
+            return
+        xp = array_api_compat.array_namespace(*inputs)
+        tokens = xp.concat([_some_tokens(sequences) for sequences in inputs])
+        products, squares = matmul(tokens, xp.matrix_transpose(tokens)), vecdot(tokens, tokens)
+        values = self(products, squares[:, None], squares[None, :])
+        deviations = xp.abs(values - xp.matrix_transpose(values))
+        largest, info = xp.max(xp.abs(values)), xp.finfo(values.dtype)
+        if not is_true(xp.max(deviations) <= math.sqrt(float(info.eps)) * largest):
+            raise ValueError(
+                f"kernel {_name(self.kernel)} is not symmetric in its tokens: k(k_ab, k_aa, k_bb) "
+                f"and k(k_ab, k_bb, k_aa) differ by up to {float(xp.max(deviations)):.3g} on the "
+                "inputs; make it a function of both tokens alike"
+            )
+        smallest = float(info.smallest_normal) / float(info.eps)
+        if not is_true((largest >= smallest) | (xp.max(squares) == 0)):
+            raise ValueError(
+                f"kernel {_name(self.kernel)} is too small for {values.dtype}: its largest value "
+                f"on the inputs is {float(largest):.2g}; rescale it or the inputs"
+            )
+
+
+def _name(function: Any) -> str:
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def _some_tokens(inputs: Array) -> Array:
+    """At most 64 tokens, at even distances, (m, N_0)."""
+    xp = array_api_compat.array_namespace(inputs)
+    tokens = xp.reshape(inputs, (-1, inputs.shape[2]))
+    some = np.unique(np.linspace(0, tokens.shape[0] - 1, _CHECKED_TOKENS).astype(int))
+    return xp.take(tokens, from_host(some, tokens, xp.int64), axis=0)
+
 
 @dataclass(frozen=True, eq=False)
 class _Sequences:
@@ -219,6 +261,18 @@ class _Sequences:
     def __len__(self) -> int:
         return self.tokens.shape[0]
 
+    def check_scale(self, name: str, kernel: _Kernel) -> None:
+        """Raise a ValueError if kernels of these sequences underflow."""
+        not_underflown(
+            f"the kernels of {name}",
+            self.tokens,
+            self.tokens,
+            self.weights,
+            self.weights,
+            scale=kernel.scale,
+            remedy=f"rescale {name}",
+        )
+
     @property
     def squares(self) -> Array:
         """Squared length of every token, (P, M)."""
@@ -234,6 +288,7 @@ class _Sequences:
         return batches(len(self), size), batches(len(other), size)
 
 
+_CHECKED_TOKENS = 64  # on which a user's kernel must be symmetric
 _BLOCK_ELEMENTS = 2**17  # elements of the kernel of the tokens of two batches: they stay in cache
 
 

@@ -24,11 +24,15 @@ from pathkernel_core.energy.costs import Sizes, cheapest_form, evaluation_second
 from pathkernel_core.energy.examples import ExampleSpace
 from pathkernel_core.energy.features import FeatureSpace
 from pathkernel_core.energy.form import Form, Predictor
-from pathkernel_core.energy.kernel_packing import check_size, given_kernels
+from pathkernel_core.energy.kernel_packing import check_own_kernels, check_size, given_kernels
 from pathkernel_core.energy.kernel_space import KernelSpace
 from pathkernel_core.energy.label_spectrum import LabelSpectrum
 from pathkernel_core.energy.posterior import inputs_span, rotated
-from pathkernel_core.energy.statistics import SufficientStatistics, check_examples
+from pathkernel_core.energy.statistics import (
+    SufficientStatistics,
+    check_examples,
+    warn_of_one_class,
+)
 from pathkernel_core.paths.network import Network
 from pathkernel_core.system.errors import NotPositiveDefiniteError
 from pathkernel_core.system.notebook import table
@@ -44,7 +48,7 @@ class Problem:
     xi : array, shape (P, n, N_0)
         Attentioned inputs, unscaled, from :func:`attentioned_inputs`.
     labels : array, shape (P,) or (P, C)
-        Targets Y; ±1 for classification.
+        Targets Y; ±1 for two classes, of several a column of ±1 for each.
     space : {"auto", "examples", "features", "kernels"}
         Form of the energy: a factorisation of the size of the examples, P·C, or of the features,
         n·N_0·C; or the former with the kernels of all pairs of paths in memory, faster for few
@@ -54,12 +58,18 @@ class Problem:
     Raises
     ------
     ValueError
-        If shapes do not match, there are no examples, a value is NaN or infinite, or the kernels
-        of all pairs of paths would have more than 2³⁰ elements.
+        If shapes do not match, there are no examples, a value is NaN or infinite, labels are the
+        numbers of classes, integers from 0 or 1 without gaps, or the kernels of all pairs of paths
+        would have more than 2³⁰ elements.
     TypeError
         If the arrays are of different libraries or devices, or not real floating.
     PrecisionError
         If JAX's 64-bit mode is off.
+
+    Warns
+    -----
+    UserWarning
+        If labels are all 1 or all −1.
 
     Notes
     -----
@@ -82,6 +92,7 @@ class Problem:
 
     def __init__(self, xi: Array, labels: Array, space: SpaceName = "auto"):
         xi, labels = check_examples(xi, labels)
+        warn_of_one_class(labels)
         xp = array_namespace(xi=xi)
         examples, paths, width = xi.shape
         if space not in get_args(SpaceName):
@@ -89,9 +100,10 @@ class Problem:
                 f'space must be "auto", "examples", "features" or "kernels", not {space!r}'
             )
         # wider inputs than vectors: the N_0 × N_0 eigenproblem would cost more than evaluations do
-        basis = inputs_span(xi, xp) if width <= examples * paths else None
-        if basis is not None:
-            xi = compile_function(rotated, xp)(xi, basis)
+        with np.errstate(all="ignore"):  # evaluations raise where an overflow matters
+            basis = inputs_span(xi, xp) if width <= examples * paths else None
+            if basis is not None:
+                xi = compile_function(rotated, xp)(xi, basis)
         sizes = Sizes(examples, paths, xi.shape[2], labels.shape[1])
         is_chosen = space == "auto"
         if is_chosen:
@@ -140,8 +152,9 @@ class Problem:
             n·P(P + 1)/2 for branches.
         NotPositiveDefiniteError
             If an eigenvalue is negative beyond rounding. All are computed up to n·P = 1000; beyond,
-            those of eight random mixtures of paths, or of branches diagonals and eight random
-            quadratic forms, which may pass kernels that are not positive.
+            those of eight random mixtures of paths and of two with a vector for every example, or
+            of branches diagonals and eight random quadratic forms, which may pass kernels that are
+            not positive.
         TypeError, PrecisionError
             As for :class:`Problem`.
 
@@ -174,6 +187,7 @@ class Problem:
         (3,)
         """
         form = given_kernels(kernels, labels, branches)
+        warn_of_one_class(form.labels)
         examples, outputs = form.labels.shape
         return cls.__new__(cls)._set(form, 0, form.n_paths, examples, outputs, None)
 
@@ -345,9 +359,9 @@ class Problem:
             )
         scale = math.sqrt(positive("variance", variance))
         factor = scale * _host_cholesky("order_parameter", matrix)
-        energy, gradient = self.form.energy_and_gradient(
-            factor, positive("temperature", temperature)
-        )
+        temperature = positive("temperature", temperature)
+        with np.errstate(all="ignore"):  # a factorisation raises where an overflow matters
+            energy, gradient = self.form.energy_and_gradient(factor, temperature)
         return energy, variance * gradient
 
     def _branch_energy(
@@ -363,7 +377,8 @@ class Problem:
                 f"order_parameter is not positive: its smallest value is {u.min():.3g}"
             )
         scaled = np.sqrt(positive("variance", variance) * u)
-        energy, gradient = self.branch_form.energy_and_gradient(scaled, temperature)
+        with np.errstate(all="ignore"):
+            energy, gradient = self.branch_form.energy_and_gradient(scaled, temperature)
         return energy, variance * gradient
 
     def label_spectrum(self, network: Network) -> LabelSpectrum:
@@ -410,6 +425,8 @@ class Problem:
                     f"(P_new, {paths}, {self.input_width}) alone"
                 )
             array_namespace(xi=xi, training=self.array)
+            if actual == (0, paths, self.input_width):
+                raise ValueError(f"xi of shape {actual} has no examples; give at least one")
             if len(actual) != 3 or not actual[0] or actual[1:] != (paths, self.input_width):
                 raise ValueError(
                     f"xi must have shape (P_new, {paths}, {self.input_width}), but has {actual}; "
@@ -419,6 +436,8 @@ class Problem:
             return
         array_namespace(cross=xi, training=self.array)
         of_paths = (paths, paths) if shared else (paths,)
+        if actual == (*of_paths, 0, self.n_examples):
+            raise ValueError(f"cross of shape {actual} has no new examples; give at least one")
         if (
             actual[: len(of_paths)] != of_paths
             or len(actual) != len(of_paths) + 2
@@ -432,8 +451,9 @@ class Problem:
             )
         if not needs_own:
             return
-        shape = "is missing" if own is None else f"has {tuple(own.shape)}"
-        if own is None or tuple(own.shape) != actual[:-1]:
+        of_own = tuple(getattr(own, "shape", ()))
+        shape = "is missing" if own is None else f"has {of_own}"
+        if own is None or of_own != actual[:-1]:
             raise ValueError(
                 "own must have the kernels of every new example with itself, of shape "
                 f"{actual[:-1]}, but {shape}; for the mean alone call predict_mean(cross)"
@@ -451,10 +471,18 @@ class Problem:
 
         By their attentioned inputs, or their kernels ``xi`` (n, n, P_new, P) with the training
         examples and ``own`` (n, n, P_new) with themselves.
+
+        Raises
+        ------
+        NotPositiveDefiniteError
+            If kernels cannot be those of the same examples: own has a negative eigenvalue, or a
+            variance is negative beyond rounding.
         """
-        self.check_new(xi, own, shared=factor.ndim == 2)
+        shared = factor.ndim == 2
+        self.check_new(xi, own, shared=shared)
         if self.is_of_kernels:
             xi, own = real_floating("cross", xi), real_floating("own", own)
+            check_own_kernels(own, shared)
         else:
             xi = real_floating("xi", xi, ("P_new", self.n_paths, self.input_width))
         return posterior.moments(xi, own, from_host(factor, xi), self.basis)

@@ -64,6 +64,8 @@ class AttentionMaximum:
         Whether the gradient is below the tolerance.
     evaluations : int
         Evaluations of the density.
+    starts : int
+        Number of starts that ended at this maximum.
     """
 
     position: np.ndarray = field(repr=False)
@@ -73,6 +75,7 @@ class AttentionMaximum:
     symmetries: int
     converged: bool
     evaluations: int
+    starts: int = 1
 
     @property
     def log_evidence(self) -> float:
@@ -116,8 +119,8 @@ def maximise_attention(
     Returns
     -------
     list of AttentionMaximum
-        Different maxima, the highest first. Ends of the same log density within 0.001 nats count
-        once.
+        Different maxima, the highest first, each with the number of starts that ended there. Ends
+        of the same log density within 0.001 nats are one maximum.
 
     Raises
     ------
@@ -129,12 +132,17 @@ def maximise_attention(
     OverfittingWarning
         If there are as many parameters as labels or more, symmetries not counted: the maximum then
         fits noise. Sample the posterior instead.
+    UserWarning
+        If a single start ended at the highest maximum, so that there may be higher ones; not where
+        ``starts`` is 0.
 
     Notes
     -----
-    The highest maximum need not be that of the most probability: compare their ``log_evidence``. A
-    start that a symmetry keeps, such as rows of queries and keys that are both zero, may end on a
-    saddle, whose ``log_volume`` is NaN: add noise to it.
+    The density has several maxima, and a start may seldom end at the highest, in 4 to 50 % of cases
+    where it was counted: raise ``starts`` until several do. The highest need not be that of the
+    most probability: compare their ``log_evidence``. A start that a symmetry keeps, such as rows of
+    queries and keys that are both zero, may end on a saddle, whose ``log_volume`` is NaN: add noise
+    to it.
 
     Examples
     --------
@@ -146,8 +154,8 @@ def maximise_attention(
     >>> heads = pk.KeyVectors(np.zeros((1, 3)))
     >>> posterior = pk.AttentionPosterior(inputs, labels, [heads], pk.Network((1,), 50), 0.1, 9.0)
     >>> best, *others = pk.maximise_attention(posterior)
-    >>> best.converged, best.symmetries
-    (True, 0)
+    >>> best.converged, best.symmetries, best.starts
+    (True, 0, 2)
     """
     starts = whole_number("starts", starts, 0 if start is not None else 1)
     tolerance = positive("tolerance", tolerance)
@@ -157,14 +165,26 @@ def maximise_attention(
     positions = [] if start is None else [np.asarray(start, dtype=float)]
     positions += [posterior.initial(generator) for _ in range(starts)]
     ends: list[_Ascent] = []
+    counts: list[int] = []
     for number, position in enumerate(positions):
         doing = f"start {number + 1} of {len(positions)}"
         ascent = _Ascent(posterior, tolerance, max_evaluations, report, doing)
         ascent.run(position)
-        if not any(abs(ascent.log_density - end.log_density) < _SAME for end in ends):
+        for index, end in enumerate(ends):
+            if abs(ascent.log_density - end.log_density) < _SAME:
+                counts[index] += 1
+                break
+        else:
             ends.append(ascent)
-    ends.sort(key=lambda end: -end.log_density)
-    return [end.maximum() for end in ends]
+            counts.append(1)
+    by_height = sorted(zip(ends, counts), key=lambda pair: -pair[0].log_density)
+    if starts and by_height[0][1] == 1:
+        warnings.warn(
+            f"one of {len(positions)} starts ended at the highest maximum found, so that there may "
+            "be higher ones: raise starts until several end there, or sample the posterior",
+            stacklevel=2,
+        )
+    return [end.maximum(count) for end, count in by_height]
 
 
 class _Ascent:
@@ -205,8 +225,8 @@ class _Ascent:
         ascent = minimiser(position, np.ones(len(position)), stop)
         answer_all([ascent], lambda questions: [self._answer(x) for x in questions])
 
-    def maximum(self) -> AttentionMaximum:
-        """Maximum with its volume."""
+    def maximum(self, starts: int) -> AttentionMaximum:
+        """Maximum with its volume, and the number of starts that ended there."""
         posterior, position = self.posterior, self.position
         tangents, log_orbit = orbits(posterior, position)
         normal = np.linalg.qr(tangents, mode="complete")[0][:, tangents.shape[1] :]
@@ -223,6 +243,7 @@ class _Ascent:
             tangents.shape[1],
             self.converged,
             self.evaluations,
+            starts,
         )
 
     @property

@@ -11,6 +11,7 @@ from pathkernel_core.arrays.backend import (
     array_namespace,
     from_host,
     not_overflown,
+    not_underflown,
     real_floating,
     to_host,
 )
@@ -67,4 +68,6 @@ def total_kernel(
 def _check_pair(xi: Array, xi_dual: Array) -> tuple[Any, Array, Array]:
     xp = array_namespace(xi=xi, xi_dual=xi_dual)
     xi = real_floating("xi", xi, ("P", "n", "N_0"))
-    return xp, xi, real_floating("xi_dual", xi_dual, ("P'", *xi.shape[1:]))
+    xi_dual = real_floating("xi_dual", xi_dual, ("P'", *xi.shape[1:]))
+    not_underflown("the kernels", xi, xi_dual, scale=1 / xi.shape[-1], remedy="rescale xi")
+    return xp, xi, xi_dual

@@ -1,14 +1,8 @@
 """The theory as a differentiable function of its inputs, on PyTorch and JAX.
 
-The minimum x* of the action S(x, θ) moves with inputs, labels, temperature and variances θ as
-dx*/dθ = −(∂²S/∂x²)⁻¹ ∂²S/∂x∂θ (implicit function theorem). One step of Newton's method from x*,
-with x* and the Hessian held constant,
-
-    x(θ) = x* − (∂²S/∂x²)⁻¹ ∂S/∂x (x*, θ),
-
-equals x* to rounding and has that derivative, so that automatic differentiation is right for every
-function of x(θ). The action is evaluated at the constant x*, where its derivative through x*
-vanishes (envelope theorem).
+The minimum x of the action S(x, θ) moves with inputs, labels, temperature and variances θ by the
+implicit function theorem, see :mod:`pathkernel_core.arrays.implicit`, so that automatic
+differentiation is right for every function of x(θ) and θ.
 """
 
 from __future__ import annotations
@@ -44,13 +38,14 @@ from pathkernel_core.arrays.backend import (
     real_floating,
     to_host,
 )
+from pathkernel_core.arrays.implicit import implicit_minimum
 from pathkernel_core.arrays.products import full_precision, matmul
 from pathkernel_core.energy.examples import ExampleSpace
 from pathkernel_core.energy.features import FeatureSpace
 from pathkernel_core.energy.form import Form
 from pathkernel_core.energy.given_kernels import GivenKernels
 from pathkernel_core.energy.kernel_index import PairIndex
-from pathkernel_core.energy.kernel_packing import packed_kernels, paths_of
+from pathkernel_core.energy.kernel_packing import check_own_kernels, packed_kernels, paths_of
 from pathkernel_core.energy.problem import Problem
 from pathkernel_core.energy.statistics import batch_sums
 from pathkernel_core.paths.network import Network
@@ -62,7 +57,7 @@ _HESSIAN_ELEMENTS = 2**26  # in memory at once while the Hessian is formed, 512 
 
 @dataclass(frozen=True, eq=False)
 class DifferentiableSolution:
-    """Minimum of the action with evidence and predictor, as arrays with first derivatives.
+    """Minimum of the action with evidence and predictor, as differentiable arrays.
 
     Attributes
     ----------
@@ -86,7 +81,8 @@ class DifferentiableSolution:
         """Predictor's mean and variance (Eq. 29, 30) on new examples, as :meth:`Solution.predict`.
 
         By inputs xi (P_new, n, N_0), or by kernels (n, n, P_new, P) with the training examples and
-        ``own`` (n, n, P_new) of each new example with itself.
+        ``own`` (n, n, P_new) of each new example with itself. Errors as there, except while JAX
+        traces.
         """
         array_namespace(xi=xi, training=self.order_parameter)
         paths, width = self._example
@@ -100,6 +96,7 @@ class DifferentiableSolution:
                 )
             array_namespace(cross=xi, own=own)
             own = real_floating("own", own, tuple(xi.shape[:3]))
+            check_own_kernels(own, shared=True)
         else:
             if own is not None:
                 raise ValueError("own is for given kernels; this solution takes inputs xi alone")
@@ -122,9 +119,10 @@ def differentiable_solution(
 ) -> DifferentiableSolution:
     """Minimise the action differentiably (Eq. 11, 29, 30, 32).
 
-    Results have first derivatives with respect to attentioned inputs (and through
+    Results have derivatives of every order with respect to attentioned inputs (and through
     :func:`attentioned_inputs` to inputs, queries and keys), labels, temperature and variances: by
-    ``backward`` in PyTorch, by ``jax.grad`` in JAX, also within ``jax.jit``.
+    ``backward`` in PyTorch, by ``jax.grad`` in JAX, also within ``jax.jit``; those of second
+    order by ``torch.autograd.grad(…, create_graph=True)`` and ``jax.hessian``.
 
     Parameters
     ----------
@@ -162,9 +160,8 @@ def differentiable_solution(
     ``jax.jit`` the minimisation runs on the host. Strengths of skip connections are constants.
 
     If gradients are huge or NaN, the minimum is at a spinodal or on a ring: look at
-    ``minimise_action(...).stability().softest``. Second derivatives are wrong, since the Hessian of
-    the step is a constant. To learn queries and keys, regularise them: the log evidence alone
-    overfits once they have more entries than there are labels.
+    ``minimise_action(...).stability().softest``. To learn queries and keys, regularise them: the
+    log evidence alone overfits once they have more entries than there are labels.
 
     Examples
     --------
@@ -201,14 +198,11 @@ def differentiable_solution(
         form = "examples" if examples <= math.prod(example) else "features"
         form = form if space == "auto" else space
 
-    # the numbers twice: constants, at which minimum and Hessian are taken, and arrays that carry
-    # derivatives into the one step of Newton's method
     theta = (xi, labels, temperature, variances)
-    fixed = tuple(constant(array) for array in theta)
-    minimum = _minimum(fixed, network, form, tolerance)
-    evaluate = compile_function(_near_minimum, xp, static=("network", "space"))
+    minimum = _minimum(tuple(map(constant, theta)), network, form, tolerance)
+    evaluate = compile_function(_at_minimum, xp, static=("network", "space"))
     with full_precision(xi):  # the products of derivatives, too, which are PyTorch's own
-        action, log_evidence, factor = evaluate(minimum, fixed, theta, network=network, space=form)
+        action, log_evidence, factor = evaluate(minimum, theta, network=network, space=form)
     scaled = factor / xp.sqrt(variances[0])
     factor = _path_scales(network, xi) * factor
     return DifferentiableSolution(
@@ -222,33 +216,18 @@ def differentiable_solution(
     )
 
 
-def _near_minimum(
-    minimum: Array,
-    fixed: tuple[Array, ...],
-    theta: tuple[Array, ...],
-    *,
-    network: Network,
-    space: str,
+def _at_minimum(
+    minimum: Array, theta: tuple[Array, ...], *, network: Network, space: str
 ) -> tuple[Array, Array, Array]:
     """Action per width, log evidence and factor of σ²_0 U, with their derivatives in theta."""
     xi, labels, _, variances = theta
     xp = array_namespace(minimum=minimum)
-    gradient, hessian = derivatives(xp)
 
     def action(coordinates: Array, theta: tuple[Array, ...]) -> Array:
         return _action(coordinates, *theta, network=network, space=space)
 
-    coordinates = minimum
-    if coordinates.shape[0]:  # there are none where all widths are infinite
-        columns = max(1, _HESSIAN_ELEMENTS // (math.prod(xi.shape) * network.outputs**2))
-        matrix = hessian(lambda x: action(x, fixed), minimum, columns)
-        # zero within the tolerance, so that the step moves nothing; its derivative does not vanish
-        slope = gradient(action)(minimum, theta)
-        coordinates = minimum - xp.linalg.solve(matrix, slope[:, None])[:, 0]
-
-    # at the constant minimum, not at the coordinates of the step: the derivative through them is
-    # zero by the envelope theorem, and would cost the backward pass a solve
-    above_limit = action(minimum, theta)
+    columns = max(1, _HESSIAN_ELEMENTS // (math.prod(xi.shape) * network.outputs**2))
+    above_limit, coordinates = implicit_minimum(action, minimum, theta, columns)
     free = [size - shared for size, shared in zip(network.sizes, network.shared_sizes)]
     degrees = [0.0 if math.isinf(width) else width for width in network.widths]
     sizes = [degree * size for degree, size in zip(degrees, free)]

@@ -118,8 +118,7 @@ def remove_leftovers(path: str | os.PathLike) -> None:
     A folder that it had moved away from there, with no other in its place yet, is put back.
     """
     path = Path(os.path.realpath(path))
-    shape = re.compile(rf"\.{re.escape(path.name)}\.\w+{re.escape(PARTIAL)}({re.escape(_OLD)})?")
-    leftovers = [entry for entry in path.parent.glob(".*") if shape.fullmatch(entry.name)]
+    leftovers = [entry for entry in path.parent.glob(".*") if is_leftover(entry, path)]
     for entry in sorted(leftovers, reverse=True):  # old folders first: longer names
         if entry.name.endswith(_OLD) and not path.exists():
             os.rename(entry, path)
@@ -127,3 +126,9 @@ def remove_leftovers(path: str | os.PathLike) -> None:
             shutil.rmtree(entry, ignore_errors=True)
         else:
             entry.unlink(missing_ok=True)
+
+
+def is_leftover(entry: Path, path: Path | None = None) -> bool:
+    """Whether a file or folder has the name of one that was to be moved to a path, or to any."""
+    name = ".+" if path is None else re.escape(path.name)
+    return bool(re.fullmatch(rf"\.{name}\.\w+{re.escape(PARTIAL)}({re.escape(_OLD)})?", entry.name))

@@ -6,6 +6,10 @@ import os
 
 from pathkernel_core.system.errors import TooLargeError
 
+CLAIM_RATIO = 1000
+"""Bytes in memory that a byte of a file may claim."""
+
+_SMALL_CLAIM = 2**28  # bytes that any file may claim
 _FALLBACK = 8 * 2**30  # bytes, where the system does not tell its memory
 
 
@@ -19,6 +23,11 @@ def memory_bound() -> int:
     except (AttributeError, OSError, ValueError):
         memory = 0
     return memory // 2 if memory > 0 else _FALLBACK
+
+
+def claim_bound(stored: float) -> float:
+    """Bytes that files may claim before they are read: 256 MiB, or a thousand times their own."""
+    return max(_SMALL_CLAIM, CLAIM_RATIO * stored)
 
 
 def check_memory(title: str, size: float, remedy: str) -> None:

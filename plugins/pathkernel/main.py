@@ -6,6 +6,7 @@ import contextlib
 import errno
 import importlib.metadata
 import importlib.util
+import io
 import logging
 import os
 import platform
@@ -142,7 +143,9 @@ def _run(arguments: list[str]) -> int:
         return INTERRUPTED
     except click.ClickException as error:
         error.message = shorten_message(error.message)
-        error.show()
+        shown = io.StringIO()
+        error.show(shown)
+        say(shown.getvalue().rstrip("\n"), err=True)
         return error.exit_code
     except BrokenPipeError:  # nobody reads stdout any more, as with `| head`
         return 1

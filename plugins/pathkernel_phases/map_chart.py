@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -146,12 +147,16 @@ def _colour_cells(
             )
             for seed in phases["seed"].values
         ]
-        values = np.nanmedian(of_seeds, axis=0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # of cells without values
+            values = np.nanmedian(of_seeds, axis=0)
         edges = [np.geomspace(axis[0], axis[-1], CELLS + 1) for axis in axes]
     else:
         of_seeds = phases[panel.column].transpose("seed", *names).values
         # the lower of two in the middle: of numbers of minima there is none in between
-        values = np.nanpercentile(of_seeds, 50, axis=0, method="lower")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            values = np.nanpercentile(of_seeds, 50, axis=0, method="lower")
         edges = [_edges(axis) for axis in axes]
     columns: dict[str, Any] = {"value": values.reshape(-1)}
     for parameter, (name, edge) in enumerate(zip(names, edges)):

@@ -71,7 +71,10 @@ def _small_models(sampler: Sampler) -> Iterator[tuple[Model, jax.Array, Network,
     for network in _NETWORKS:
         shape = (7, network.n_paths, 3)
         xi, labels = generator.normal(size=shape), generator.normal(size=(7, network.outputs))
+        copies = xi.copy(), labels.copy()
         model = sampler.build(xi, labels, network, 0.5)
+        for name, before, after in zip(("xi", "labels"), copies, (xi, labels)):
+            assert np.array_equal(before, after), f"build must not change {name}; take a copy"
         yield model, model.initial(jax.random.key(0)), network, generator.normal(size=shape)
 
 

@@ -11,14 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from pathkernel_core.system.memory import bytes_in_words, memory_bound
+from pathkernel_core.system.memory import CLAIM_RATIO, bytes_in_words, claim_bound, memory_bound
 
 _PICKLED = (".pt", ".pth", ".bin", ".ckpt")
 _PICKLED_REMEDY = (
     ". Such files of PyTorch can run code, and are never loaded; load the model where you trust "
     "it, and save its attention with capture(model, batches).save('data.npz')"
 )
-_SMALL, _RATIO = 2**28, 1000  # bytes that any file may claim, or that many times its size
 
 Shape = Sequence[int | str]
 """Lengths of an array's axes: a number, or a symbol such as ``"N_0"``; last may be ``"..."``."""
@@ -60,9 +59,9 @@ def check_claimed_size(
     """
     sizes = {name: math.prod(shape) * max(8, size) for name, (shape, size) in arrays.items()}
     total, bound = sum(sizes.values()), memory_bound() if bound is None else bound
-    if total > min(bound, max(_SMALL, _RATIO * stored)):
+    if total > min(bound, claim_bound(stored)):
         largest = max(sizes, key=sizes.__getitem__)
-        limit = "half of the memory" if total > bound else f"{_RATIO} times the file"
+        limit = "half of the memory" if total > bound else f"{CLAIM_RATIO} times the file"
         raise ValueError(
             f"{title} of {bytes_in_words(stored)} holds arrays that would take "
             f"{bytes_in_words(total)} in double precision, {bytes_in_words(sizes[largest])} of it "

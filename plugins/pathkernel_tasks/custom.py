@@ -74,7 +74,7 @@ class Custom(Task):
     )
     readout: str | int = option(
         "last",
-        "Token read out, by its index from 0, or their mean.",
+        "Token read out, by its index (from 0; heads count from 1), or their mean.",
         choices=("first", "last", "mean"),
         type=int,
     )

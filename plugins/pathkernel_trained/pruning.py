@@ -19,6 +19,7 @@ from pathkernel_datasets.results.draws import order_parameter_draws
 from pathkernel_datasets.results.point import Point
 from pathkernel_datasets.results.stored_study import StoredStudy
 from pathkernel_datasets.study.identity import versions
+from pathkernel_datasets.study.study import task_failures
 from pathkernel_datasets.variables.labelling import padded_rows
 from pathkernel_datasets.variables.measures import label_kind
 from pathkernel_pruning.heads.correlation import spearman
@@ -235,7 +236,9 @@ def _path_outputs(
     report: Report,
 ) -> tuple[dict[str, PathOutputs], int]:
     """Path outputs on every set of examples, validation first, and the number of tokens."""
-    sets = study.task(heads=str(file)).evaluation_sets(settings["seed"], settings["episodes"])
+    task = study.task(heads=str(file))
+    with task_failures(task, f"cannot draw seed {settings['seed']}"):
+        sets = task.evaluation_sets(settings["seed"], settings["episodes"])
     readout = study.dataset.attrs["readout"]
     readout = readout if readout in ("first", "last", "mean") else int(readout)
     outputs, tokens, completed, total = {}, 0, 0, len(sets) * settings["episodes"]

@@ -21,7 +21,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,23 +121,14 @@ class Chart:
 
         A line below the title, or instead of it, names the current values of the switches.
         """
-        import altair as alt
-
         spec = self.specification(title=title)
-        kinds = {
-            "vconcat": alt.VConcatChart,
-            "concat": alt.ConcatChart,
-            "hconcat": alt.HConcatChart,
-            "layer": alt.LayerChart,
-            "facet": alt.FacetChart,
-            "repeat": alt.RepeatChart,
-        }
-        kind = next((kind for name, kind in kinds.items() if name in spec), alt.Chart)
         with skip_validation():
-            return kind.from_dict(spec, validate=False)
+            return _class_of(spec).from_dict(spec, validate=False)
 
-    def specification(self, *, title: bool = True, width: float | None = None) -> dict[str, Any]:
-        """Return the Vega-Lite specification, not validated.
+    def specification(
+        self, *, title: bool = True, width: float | None = None, validate: bool = False
+    ) -> dict[str, Any]:
+        """Return the Vega-Lite specification.
 
         :func:`pathkernel_datasets.testing.check_result` validates the charts of a plugin.
 
@@ -148,6 +139,13 @@ class Chart:
         width : float, optional
             Total width in points, for paper: no letter is scaled, and switches have their first
             values.
+        validate : bool
+            Whether it is checked against Altair's schema of Vega-Lite.
+
+        Raises
+        ------
+        jsonschema.ValidationError
+            If ``validate`` and the schema refuses it.
         """
         spec, heading = self.draw().to_dict(validate=False), printable(" ".join(self.title.split()))
         spec.pop("config", None)
@@ -167,12 +165,30 @@ class Chart:
             "description": self.caption,
             "usermeta": {"title": first_lines, "keys": keys},
         }
-        return (
+        spec = (
             arrange_panels(spec) if width is None else resize_chart(spec, width, _measure_drawing)
         )
+        if validate:
+            _class_of(spec).validate(spec)
+        return spec
 
     def _repr_mimebundle_(self, *arguments: Any, **settings: Any) -> Any:
         return self.altair()._repr_mimebundle_(*arguments, **settings)
+
+
+def _class_of(spec: Mapping[str, Any]) -> Any:
+    """Class of Altair for the charts of a specification."""
+    import altair as alt
+
+    classes = {
+        "vconcat": alt.VConcatChart,
+        "concat": alt.ConcatChart,
+        "hconcat": alt.HConcatChart,
+        "layer": alt.LayerChart,
+        "facet": alt.FacetChart,
+        "repeat": alt.RepeatChart,
+    }
+    return next((kind for name, kind in classes.items() if name in spec), alt.Chart)
 
 
 def skip_validation() -> AbstractContextManager[None]:

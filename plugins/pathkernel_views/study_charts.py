@@ -286,8 +286,10 @@ class StudyCharts:
             frames = []
             for name, kernel in kernels.items():
                 # kernels of paths differ by orders of magnitude; their diagonals stand out of each
-                unit = float(kernel.load().quantile(0.99))
-                if not unit > 0:  # not computed yet
+                if kernel.load().isnull().all():  # not computed yet, or of several outputs
+                    continue
+                unit = float(kernel.quantile(0.99))
+                if not unit > 0:
                     continue
                 rows, columns = np.indices(kernel.shape).reshape(2, -1) + 1
                 frame = pd.DataFrame({"example": rows, "example_dual": columns})

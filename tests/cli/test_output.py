@@ -1,12 +1,16 @@
 """What commands print: notes that wrap, captions and warnings that are said once, one screen."""
 
+import contextlib
 import json
+import sys
 import warnings
 
 import pandas as pd
 import pytest
 
 from pathkernel.commands.output import print_views, say
+from pathkernel.commands.tables import TablesCommand
+from pathkernel.main import main
 from pathkernel_datasets.errors import StudyWarning
 from pathkernel_views.table import Table
 
@@ -32,6 +36,25 @@ def test_notes_wrap_but_not_what_is_typed_or_opened(capsys, monkeypatch):
     assert all(len(line) <= 40 for line in lines if path not in line)
     assert f"  {path}" in lines
     assert "one-shot-images" in " ".join(lines)
+
+
+@pytest.mark.parametrize("status", [None, 3])
+def test_what_other_code_prints_does_not_break_json(capsys, status):
+    def callback():
+        print("from a plugin")
+        print_views([table("one", "Caption.")])
+        if status is not None:
+            sys.exit(status)
+
+    command = TablesCommand("noisy", callback=callback)
+    with contextlib.nullcontext() if status is None else pytest.raises(SystemExit):
+        command.main(["--json"], standalone_mode=False)
+    out, err = capsys.readouterr()
+    assert [shown["name"] for shown in json.loads(out)["tables"]] == ["one"]
+    assert err == "from a plugin\n"
+    with contextlib.nullcontext() if status is None else pytest.raises(SystemExit):
+        command.main([], standalone_mode=False)
+    assert capsys.readouterr().out.startswith("from a plugin\n")
 
 
 def test_shared_captions_are_said_once_and_details_are_counted(capsys):
@@ -87,3 +110,32 @@ def test_all_prints_what_the_screen_leaves_out(invoke):
     plain, every = (invoke("show", "hidden-markov", *more)[1] for more in ((), ("--all",)))
     assert "Minimisation" not in plain
     assert "Minimisation" in every
+
+
+MARKED = "x\u202egnp\x1b[31m\u2066"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [MARKED],
+        ["show", MARKED],
+        ["show", "a", MARKED],
+        ["check", MARKED],
+        ["show", f"--{MARKED}"],
+        ["show", "a", "--temperature", MARKED],
+        ["run", MARKED],
+        ["run", f"{MARKED}.toml"],
+        ["run", "hidden-markov", "--variant", MARKED],
+        ["run", "hidden-markov", MARKED],
+        ["report", MARKED, "--out", MARKED],
+    ],
+)
+def test_marks_of_direction_in_arguments_are_escaped(arguments, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    said = capsys.readouterr()
+    assert end.value.code
+    assert r"x\u202egnp" in said.err
+    assert (said.out + said.err).replace("\n", "").isprintable()

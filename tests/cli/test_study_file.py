@@ -82,6 +82,14 @@ def test_a_study_is_run_written_back_and_gone_on_with(invoke, tmp_path):
     assert not (again.parent / "again").exists()
 
 
+def test_a_byte_order_mark_is_no_part_of_a_study(tmp_path):
+    file = tmp_path / "marked.toml"
+    file.write_text(STUDY, encoding="utf-8-sig")
+    name, content = read_study(file)
+    assert name == "hidden-markov"
+    assert content["options"] == tomllib.loads(STUDY)["options"]
+
+
 def test_paths_are_taken_from_the_folder_of_the_file(invoke, tmp_path):
     generator = np.random.default_rng(0)
     inputs, layer = generator.normal(size=(8, 3, 4)), generator.normal(size=(2, 2, 2, 4))

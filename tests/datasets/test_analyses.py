@@ -6,6 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+import xarray as xr
 from small_task import Small
 
 from pathkernel_core.contracts.analysis import Analysis, Variable
@@ -130,3 +131,53 @@ def test_a_name_that_the_study_has_is_refused(tmp_path):
     with pytest.raises(StudyError, match="two variables named accuracy"):
         run(tmp_path / "a", Taken())
     assert list(tmp_path.iterdir()) == []
+
+
+def arrays_of(situation):
+    """Arrays that an analysis sees, by name."""
+    arrays = {"xi": situation.xi, "labels": situation.labels}
+    realisation, solution = situation.realisation, situation.solution
+    for name, examples in realisation.example_sets().items():
+        arrays |= {f"{name} inputs": examples.inputs, f"{name} labels": examples.labels}
+    for number, layer in enumerate(realisation.layers):
+        arrays |= {f"queries {number}": layer.queries, f"keys {number}": layer.keys}
+    arrays["order parameter"] = solution.order_parameter
+    for number, factor in enumerate(solution.factors):
+        arrays |= {f"factor {number}": factor, f"U {number}": solution.order_parameters[number]}
+    return arrays | {"history": solution.action_history, "norms": solution.gradient_history}
+
+
+class Writing(Trace):
+    """Analysis that tries to write into every array, and notes where it could."""
+
+    def __init__(self):
+        self.written, self.tried = [], set()
+
+    def compute(self, situation):
+        for name, array in arrays_of(situation).items():
+            self.tried.add(name)
+            try:
+                array *= 2
+            except ValueError:
+                continue
+            self.written.append(name)
+        return super().compute(situation)
+
+
+def test_no_array_that_an_analysis_sees_can_be_written(tmp_path):
+    analysis, without = Writing(), run(tmp_path / "a").load()
+    dataset = run(tmp_path / "b", analysis).load()
+    assert analysis.written == []
+    assert {"xi", "long inputs", "keys 1", "order parameter", "factor 2"} <= analysis.tried
+    for name in without:
+        xr.testing.assert_identical(dataset[name], without[name])
+
+
+def test_a_write_is_reported_under_the_name_of_the_analysis(tmp_path):
+    class Careless(Trace):
+        def compute(self, situation):
+            np.sort(situation.xi)  # a copy
+            situation.solution.order_parameter.sort()
+
+    with pytest.raises(AnalysisError, match=r"analysis 'trace' failed: ValueError: .*read-only"):
+        run(tmp_path / "a", Careless())

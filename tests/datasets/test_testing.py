@@ -46,6 +46,18 @@ def test_an_analysis_that_changes_is_noticed():
         check_analysis(Random(), TINY)
 
 
+def test_an_analysis_that_changes_what_it_is_given_is_noticed():
+    class Evading(Trace):
+        def compute(self, situation):
+            owner = situation.solution.order_parameter.base
+            owner.flags.writeable = True
+            owner *= 1.5
+            return super().compute(situation)
+
+    with pytest.raises(AssertionError, match=r"another .*compute.. must not change its arrays"):
+        check_analysis(Evading(), TINY)
+
+
 @dataclass(frozen=True)
 class Counted(Result):
     """A result that keeps its contract but for what is changed."""

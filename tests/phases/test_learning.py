@@ -88,7 +88,7 @@ def test_charts_are_drawn_at_fixed_width_and_at_a_fixed_ratio(study):
         f"learning_{name}{ratio}" for name in quantities for ratio in ("", "_fixed_ratio")
     }
     for chart in charts.values():
-        assert chart.altair().to_dict()["vconcat"]
+        assert chart.specification(validate=True)["vconcat"]
     (table,) = (view for view in views if isinstance(view, Table))
     assert len(table.rows) == 3 * 4  # three widths and the limit
 

@@ -44,11 +44,17 @@ def views(study):
     return list(Phases().views(study))
 
 
+@pytest.fixture(scope="module")
+def layers(views):
+    """Layers of the panels of each chart, by temperature."""
+    return {temperature: layers_of(views, temperature) for temperature in TEMPERATURES}
+
+
 def layers_of(views, temperature):
     """Panels of the chart at a temperature: title, and encoding and rows of every layer."""
     name = f"phases_variance_width_temperature_{temperature:g}"
     (chart,) = (view for view in views if isinstance(view, Chart) and view.name == name)
-    spec = chart.altair().to_dict()
+    spec = chart.specification(validate=True)
     panels = {}
     for panel in spec["concat"]:
         texts = [spec["datasets"][layer["data"]["name"]] for layer in panel["layer"]]
@@ -85,8 +91,8 @@ def test_a_second_table_has_every_point_in_order(views, curves):
 
 
 @pytest.mark.parametrize("temperature", TEMPERATURES)
-def test_panels_have_the_points_of_the_map(views, phases, temperature):
-    panels = layers_of(views, temperature)
+def test_panels_have_the_points_of_the_map(layers, phases, temperature):
+    panels = layers[temperature]
     assert list(panels) == [
         "accuracy (fraction correct)",
         "tr U / limit",
@@ -114,19 +120,19 @@ def test_panels_have_the_points_of_the_map(views, phases, temperature):
     assert (highs[:-1] >= lows[1:]).all()  # cells leave no gap
 
 
-def test_colours_have_one_range_on_all_maps(views):
+def test_colours_have_one_range_on_all_maps(layers):
     scales = [
-        [layers[0][0]["encoding"]["color"]["scale"].get("domain") for layers in panels.values()]
-        for panels in (layers_of(views, temperature) for temperature in TEMPERATURES)
+        [panel[0][0]["encoding"]["color"]["scale"].get("domain") for panel in panels.values()]
+        for panels in layers.values()
     ]
     assert scales[0] == scales[1]
     assert None not in scales[0]
 
 
-def test_curves_are_drawn_in_order_and_told_apart_by_their_dashes(views, curves):
+def test_curves_are_drawn_in_order_and_told_apart_by_their_dashes(layers, curves):
     of_map = curves[curves["vertex_temperature"] == 0.01]
-    for layers in layers_of(views, 0.01).values():
-        drawn = [(mark, rows) for mark, rows in layers if mark["mark"]["type"] == "line"]
+    for panel in layers[0.01].values():
+        drawn = [(mark, rows) for mark, rows in panel if mark["mark"]["type"] == "line"]
         assert len(drawn) == 2  # over a white seam
         for _, rows in drawn:
             assert len(rows) == len(of_map)
@@ -139,12 +145,12 @@ def test_curves_are_drawn_in_order_and_told_apart_by_their_dashes(views, curves)
         assert len({tuple(pattern) for pattern in dash["range"]}) == 3
 
 
-def test_regions_are_named_clear_of_the_curves(views, phases, curves):
+def test_regions_are_named_clear_of_the_curves(layers, phases, curves):
     of_map = curves[curves["vertex_temperature"] == 0.01]
     at_map = phases.sel(temperature=0.01).isel(seed=0)[["region", "state"]].squeeze()
     places = label_places(at_map.transpose("variance", "width"), of_map, ["variance", "width"])
     crossings = of_map.loc[of_map["kind"] == "crossing", "vertex_variance"]
-    names = [rows for mark, rows in layers_of(views, 0.01)["accuracy (fraction correct)"]][-1]
+    names = [rows for mark, rows in layers[0.01]["accuracy (fraction correct)"]][-1]
     assert names["text"].tolist()[0] == "silent"
     assert names["text"].tolist()[1].startswith("in use: ")
     assert places[0][0] < crossings.min()

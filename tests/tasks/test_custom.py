@@ -13,6 +13,7 @@ import zarr
 from safetensors.numpy import save_file
 
 import pathkernel_core as pk
+from pathkernel_analyses.heads import HeadScores
 from pathkernel_core.arrays.backend import to_host
 from pathkernel_core.contracts import testing
 from pathkernel_datasets.errors import StudyError, TaskError
@@ -103,8 +104,8 @@ def direct(arrays, layers):
     return solution.order_parameter, mean, np.mean(mean * sign["test_labels"] > 0)
 
 
-def check_study(task, path, direct):
-    run_study(Study(task, widths=(10,), temperatures=(0.1,)), path)
+def check_study(task, path, direct, analyses=()):
+    run_study(Study(task, widths=(10,), temperatures=(0.1,)), path, analyses=analyses)
     study = open_study(path).isel(seed=0, temperature=0, width=0)
     order_parameter, mean, accuracy = direct
     assert np.allclose(study.order_parameter, order_parameter, rtol=1e-6, atol=1e-8)
@@ -207,7 +208,7 @@ def test_workers_sum_the_same_once(tmp_path, data, heads, many, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(sums, "sum_part", None)  # a wider grid takes what is summed
         wider = study.on_grid({"width": (10, 30)})
-        assert run_study(wider, tmp_path / "alone").action.notnull().all()
+        assert run_study(wider, tmp_path / "alone", analyses=()).action.notnull().all()
     held = StoredStudy(tmp_path / "alone")
     with pytest.raises(StudyError, match=r"needs all training examples at once, but the 70 of"):
         held.rebuild(held.point(10))
@@ -326,7 +327,7 @@ def test_class_names_label_the_outputs(tmp_path, data, arrays, heads):
     for name in ("labels", "test_labels"):
         arrays[name] = np.resize(["plum", "apple", "fig"], len(arrays[name]))
     task = Custom(inputs=data(arrays), heads=heads)
-    run_study(Study(task, widths=(10,), temperatures=(0.1,)), tmp_path / "study")
+    run_study(Study(task, widths=(10,), temperatures=(0.1,)), tmp_path / "study", analyses=())
     study = open_study(tmp_path / "study")
     assert study["output"].values.tolist() == ["apple", "fig", "plum"]
     wanted = study["test_label"].isel(seed=0, test_set=0).sel(output="plum")
@@ -359,7 +360,7 @@ def attentioned(arrays, layers):
 
 def test_attentioned_inputs_of_the_same_heads(tmp_path, data, arrays, layers, direct):
     task = Custom(inputs=data(attentioned(arrays, layers)))
-    study = check_study(task, tmp_path / "study", direct)
+    study = check_study(task, tmp_path / "study", direct, [HeadScores()])
     assert study.head_score.dims == ("head",)
     notes = json_attribute(study.attrs, "notes")
     assert notes["approximation"].startswith("attentioned inputs from a file")
@@ -418,6 +419,7 @@ def test_attention_matrices_depart_from_the_theory(tmp_path, data, arrays, layer
     run_study(
         Study(Custom(inputs=path, approximation=given), widths=(10,), temperatures=(0.1,)),
         tmp_path / "study",
+        analyses=(),
     )
     notes = json_attribute(open_study(tmp_path / "study").attrs, "notes")
     assert ("approximation" in notes) == bool(expected)
@@ -519,7 +521,7 @@ def test_classes_become_outputs(tmp_path, data, arrays, heads):
     arrays["labels"], arrays["test_labels"] = np.arange(P) % 3, np.arange(TESTS) % 3
     task = Custom(inputs=data(arrays), heads=heads)
     assert task.realise(0).outputs == 3
-    run_study(Study(task, widths=(30,), temperatures=(0.1,)), tmp_path / "study")
+    run_study(Study(task, widths=(30,), temperatures=(0.1,)), tmp_path / "study", analyses=())
     study = open_study(tmp_path / "study")
     assert study.sizes["output"] == 3
     assert int(study.status.item()) == 1

@@ -43,7 +43,8 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def study(folder):
-    return xr.open_zarr(folder / "diabetes" / "study.zarr").isel(seed=0, temperature=0, test_set=0)
+    dataset = xr.open_zarr(folder / "diabetes" / "study.zarr", chunks=None)
+    return dataset.isel(seed=0, temperature=0, test_set=0)
 
 
 @pytest.fixture(scope="module")

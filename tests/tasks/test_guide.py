@@ -27,7 +27,7 @@ def test_five_minutes(invoke, monkeypatch, tmp_path):
     assert status == 0, err
     assert "classes 0 and 1 became" in out
     exec(scores, {})
-    dataset = xr.open_zarr("custom/study.zarr")
+    dataset = xr.open_zarr("custom/study.zarr", chunks=None)
     found = dataset.head_score.sel(width=10, temperature=0.1, seed=0).values
     assert found.argmax() == 0, "head 1 attends to the half that counts"
     heads = read_heads("mine.safetensors", 16)
@@ -42,14 +42,14 @@ def test_five_minutes(invoke, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     exec(arrays, names)
     assert names["task"].realise(0).train.inputs.shape == (225, 8, 16)
-    assert xr.open_zarr("mine/study.zarr").accuracy.equals(dataset.accuracy)
+    assert xr.open_zarr("mine/study.zarr", chunks=None).accuracy.equals(dataset.accuracy)
 
     (command,) = (text for text in blocks("sh") if "--skips" in text)
     arguments = command.replace("\\\n", " ").split()[1:]
     assert invoke(*arguments, "--no-figures")[0] == 0
     (skips,) = (text for text in blocks("python") if "skips=skips" in text)
     exec(skips, names)
-    at = xr.open_zarr("skips/study.zarr").sel(width=10, temperature=1, seed=0)
+    at = xr.open_zarr("skips/study.zarr", chunks=None).sel(width=10, temperature=1, seed=0)
     np.testing.assert_allclose(at.skip_score, names["solution"].skip_scores, rtol=1e-5)
     np.testing.assert_allclose(at.head_score, names["solution"].head_scores, rtol=1e-5)
 

@@ -47,9 +47,10 @@ def test_token_kernel_is_an_axis_of_a_study(arrays, task, tmp_path):
     settings = {**GRID, "variances": (0.7, 1.0, 1.5), "input_scale": 0.8}
     path, plain = tmp_path / "kernels", tmp_path / "plain"
     study = Study(task, sweep={"token_kernel": ("linear", "erf", "relu")}, **settings)
-    dataset = run_study(study, path).squeeze(("seed", "temperature", "width", "test_set"))
+    dataset = run_study(study, path, analyses=())
+    dataset = dataset.squeeze(("seed", "temperature", "width", "test_set"))
     assert dataset["token_kernel"].values.tolist() == ["linear", "erf", "relu"]
-    without = run_study(Study(task, **settings), plain).squeeze()
+    without = run_study(Study(task, **settings), plain, analyses=()).squeeze()
     linear = dataset.sel(token_kernel="linear")
     np.testing.assert_array_equal(linear["order_parameter"], without["order_parameter"])
     for name in ("erf", "relu"):
@@ -97,7 +98,7 @@ def test_sub_networks_and_results_take_kernels(tmp_path):
             )
 
     study = Study(OfFirstHead(), token_kernel="relu", **GRID)
-    dataset = run_study(study, tmp_path / "study").squeeze()
+    dataset = run_study(study, tmp_path / "study", analyses=()).squeeze()
     drawn = OfFirstHead().realise(0)
     layers = [layer.keep_heads([1]) for layer in drawn.layers]
     new = drawn.test_sets["test"].inputs

@@ -84,7 +84,8 @@ def save_network(path, seed=0, shape=SHAPE):
 
 
 def make_study(path, heads, grid=GRID):
-    run_study(Study(MadeUpImages(heads=heads, examples=12, test_examples=4), **grid), path)
+    task = MadeUpImages(heads=heads, examples=12, test_examples=4)
+    run_study(Study(task, **grid), path, analyses=())
     return path
 
 
@@ -327,7 +328,7 @@ def test_studies_without_a_trained_network_are_refused(tmp_path):
     with pytest.raises(StudyError, match=r"heads of .* are random.*run one-shot-images --heads"):
         compare(study)
     markov = tmp_path / "markov"
-    run_study(Study(HiddenMarkov(examples=10, test_examples=10), (10,)), markov)
+    run_study(Study(HiddenMarkov(examples=10, test_examples=10), (10,)), markov, analyses=())
     with pytest.raises(StudyError, match="are made by its task"):
         compare(markov, save_network(tmp_path / "network.safetensors"))
     inputs, labels = np.ones((4, 2, 3)), [0, 1, 0, 1]
@@ -340,7 +341,7 @@ def test_studies_without_a_trained_network_are_refused(tmp_path):
         test_attention=[np.full((4, 1, 2, 2), 0.5)],
         folder=tmp_path,
     )
-    run_study(Study(task, (10,), (1.0,)), tmp_path / "custom")
+    run_study(Study(task, (10,), (1.0,)), tmp_path / "custom", analyses=())
     message = "attention of .* was given as matrices.*in study.zarr, as head_score.*custom --heads"
     with pytest.raises(StudyError, match=message):
         compare(tmp_path / "custom")

@@ -15,6 +15,7 @@ from computed import opened, prune
 from test_theory_scores import write_draws
 
 from pathkernel.main import main
+from pathkernel_analyses.heads import HeadScores
 from pathkernel_core import Network, head_scores
 from pathkernel_core.paths.heads import every_head, kept_heads
 from pathkernel_datasets.folder.reading import open_study
@@ -65,7 +66,8 @@ def study(tmp_path_factory):
     os.chdir(folder)
     try:
         task = OneShotImages(heads="network.safetensors", examples=20, test_examples=10)
-        run_study(Study(task, (10, 40), (0.1, 0.5), (0, 1)), folder / "study")
+        grid = ((10, 40), (0.1, 0.5), (0, 1))
+        run_study(Study(task, *grid), folder / "study", analyses=[HeadScores()])
     finally:
         os.chdir(folder_before)
     return folder / "study"

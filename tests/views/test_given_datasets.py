@@ -82,7 +82,8 @@ def by_xarray(dataset, path, folder):
 
 def by_dask(dataset, path, folder):
     pytest.importorskip("dask")
-    return xr.open_zarr(path / "study.zarr", chunks={}).chunk(1)
+    sizes = {"seed": 1, "temperature": 1, "width": 1, "path": 1, "example": 5, "test_set": 1}
+    return xr.open_zarr(path / "study.zarr", chunks={}).chunk(sizes)
 
 
 def written_again(dataset, path, folder):

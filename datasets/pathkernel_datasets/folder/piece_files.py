@@ -7,6 +7,7 @@ that one that was left by another study, or renamed, is not taken for another.
 from __future__ import annotations
 
 import io
+import math
 import os
 import warnings
 import zipfile
@@ -42,20 +43,32 @@ def _replace(file: Path, arrays: Mapping[str, Any]) -> None:
 def read_arrays(file: Path, study: str) -> dict[str, np.ndarray] | None:
     """Arrays of a study; None if the file is missing, of another study, or damaged.
 
-    A warning says that it is damaged.
+    A warning says that it is damaged, or of another study.
     """
     if not os.path.lexists(file):
         return None
     arrays = _arrays(file)
-    if not arrays:
-        warnings.warn(f"{file} is damaged; a run computes it again", StudyWarning, stacklevel=3)
+    if fault := _fault(arrays, study):
+        warn_of_piece(file, fault)
         return None
-    return arrays if str(arrays.pop(_STUDY)) == study else None  # left by another of this name
+    del arrays[_STUDY]
+    return arrays
 
 
-def is_damaged(file: Path) -> bool:
-    """Whether a file of arrays cannot be read, or is another that was renamed."""
-    return not _arrays(file)
+def warn_of_piece(file: Path, fault: str) -> None:
+    """Warn of the fault of a file that is as if it were not there."""
+    warnings.warn(f"{file} {fault}; a run computes it again", StudyWarning, stacklevel=4)
+
+
+def file_fault(file: Path, study: str | None) -> str:
+    """Fault of a file of arrays of a study, or of any; empty if there is none."""
+    return _fault(_arrays(file), study)
+
+
+def _fault(arrays: Mapping[str, Any], study: str | None) -> str:
+    if not arrays:
+        return "is damaged"
+    return "" if study in (None, str(arrays[_STUDY])) else "is of another study"
 
 
 def _arrays(file: Path) -> dict[str, Any]:
@@ -67,6 +80,7 @@ def _arrays(file: Path) -> dict[str, Any]:
     try:
         # checksums before NumPy parses anything: a damaged header may ask for any memory
         with zipfile.ZipFile(content) as archive:
+            _check_members(archive, len(content.getbuffer()))
             if archive.testzip() is not None:
                 return {}
         content.seek(0)
@@ -79,3 +93,21 @@ def _arrays(file: Path) -> dict[str, Any]:
             raise
         return {}
     return arrays if name == file.name and {*arrays} == {*names, _STUDY} else {}
+
+
+def _check_members(archive: zipfile.ZipFile, size: int) -> None:
+    """Raise a ValueError if arrays of an archive are not as many bytes as their headers claim."""
+    members = archive.infolist()
+    if sum(member.file_size for member in members) > size:
+        raise ValueError("its arrays are larger than it is")
+    for member in members:
+        with archive.open(member) as stream:
+            version = np.lib.format.read_magic(stream)
+            read = {(1, 0): "read_array_header_1_0", (2, 0): "read_array_header_2_0"}[version]
+            shape, _, dtype = getattr(np.lib.format, read)(stream)
+            # packed ones could unpack to any size, and of nothing there could be any number
+            is_plain = member.compress_type == zipfile.ZIP_STORED and dtype.itemsize > 0
+            if not is_plain or math.prod(shape) * dtype.itemsize != (
+                member.file_size - stream.tell()
+            ):
+                raise ValueError(f"{member.filename} is not as large as it claims")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,12 @@ import xarray as xr
 import zarr
 
 from pathkernel_core.system.local_files import is_damage
+from pathkernel_datasets.folder.zarr_bounds import ArrayLayout
 from pathkernel_datasets.folder.zarr_files import (
     append_dataset,
     attributes_of,
     exchanged_chunks,
+    metadata_index,
     replacing_zarr,
     write_dataset,
 )
@@ -126,6 +128,15 @@ class PublishedStudy:
             return {}
 
     @cached_property
+    def _layouts(self) -> dict[str, ArrayLayout]:
+        """Layouts of all arrays, by the metadata by which they are opened."""
+        layouts = {}
+        for name, metadata in metadata_index(self.path).items():
+            with suppress(ValueError):
+                layouts[name] = ArrayLayout.from_metadata(metadata)
+        return layouts
+
+    @cached_property
     def _grid(self) -> dict[str, list[Any]]:
         """Values along the grid; none if they are lost."""
         grid: dict[str, list[Any]] = {name: [] for name in POINT}
@@ -133,7 +144,7 @@ class PublishedStudy:
             array = self._arrays.get(name)
             chunks = (
                 [None]
-                if array is None
+                if array is None or name not in self._layouts
                 else map(partial(self._read_chunks, name, array), range(array.nchunks))
             )
             for chunk in chunks:
@@ -152,19 +163,26 @@ class PublishedStudy:
                 # a chunk holds many pieces, read one after another: it is decoded once
                 if self._blocks.get(name, (-1,))[0] != number:
                     self._blocks[name] = number, self._read_chunks(name, array, number)
-                block[name] = dims, self._blocks[name][1], inside
+                is_on_grid = all(
+                    size == len(self._grid.get(dim, range(size)))
+                    for dim, size in zip(dims, array.shape)
+                )
+                block[name] = dims, self._blocks[name][1] if is_on_grid else None, inside
         return block
 
     def _read_chunks(self, name: str, array: zarr.Array, number: int) -> np.ndarray | None:
         """Chunks of an array with a number along its first dimension; None if any is damaged."""
-        if name in self._exchanged_names:
+        layout = self._layouts.get(name)
+        if layout is None or name in self._exchanged_names:
             return None
-        chunks = itertools.product([number], *map(range, array.cdata_shape[1:]))
-        keys = map(array.metadata.encode_chunk_key, chunks)
         try:
-            # of a chunk that is not there, or a folder, Zarr makes one of fill values
-            if not all((self.path / name / key).is_file() for key in keys):
-                return None
+            # lazily: a claim of chunks without end stops at the first that is not there
+            for place in np.ndindex(*layout.counts[1:]):
+                key = array.metadata.encode_chunk_key((number, *place))
+                # of a chunk that is not there, or a folder, Zarr makes one of fill values
+                if not (self.path / name / key).is_file():
+                    return None
+                layout.check_chunk(self.path / name / key)
             size = array.chunks[0]
             return np.asarray(array[number * size : (number + 1) * size])
         except Exception as error:  # whatever the decoder of a damaged file raises

@@ -20,11 +20,13 @@ from pathkernel_datasets.folder.study_folder import (
     STUDY,
     StudyFolder,
     check_regular,
+    description_fault,
     stored_template,
 )
 from pathkernel_datasets.folder.sweep_folder import SweepFolder, folder_of
-from pathkernel_datasets.folder.zarr_files import naming_damage, open_dataset
+from pathkernel_datasets.folder.zarr_files import attributes_of, naming_damage, open_dataset
 from pathkernel_datasets.variables.labelling import drawable
+from pathkernel_datasets.variables.template_faults import template_fault
 
 
 def open_study(path: str | os.PathLike) -> xr.Dataset:
@@ -61,8 +63,11 @@ def open_study(path: str | os.PathLike) -> xr.Dataset:
                 raise StudyError(f"{folder.fault or f'{folder.path / STUDY} is damaged'}; {REMEDY}")
             return drawable(dataset)
     file = folder.path / STUDY
-    with naming_damage(file, "", REMEDY):
-        return drawable(open_dataset(file))
+    with naming_damage(file, REMEDY):
+        dataset = drawable(open_dataset(file))
+        if fault := template_fault(dataset):
+            raise ValueError(fault)
+    return dataset
 
 
 def open_folder(path: str | os.PathLike) -> StudyFolder | SweepFolder:
@@ -93,9 +98,16 @@ def _fault(path: Path) -> str:
         return f"there is no study at {path}; {hint}"
     if (path.parent / DESCRIPTION).exists():
         return f"{path} is inside the folder of a study; give the folder: {path.parent}"
+    if "study" in attributes_of(path):
+        return (
+            f"{path} is the dataset of a study without its folder; move it to {STUDY} in a folder "
+            "of its own, and give that"
+        )
     is_described = any(os.path.lexists(path / name) for name in (DESCRIPTION, STUDY))
     if is_described or any(path.glob(f"{PIECES}/*{SUFFIX}")):
-        return f"{path} is damaged: {DESCRIPTION} is missing or unreadable; {REMEDY}"
+        reason = description_fault(path)
+        reason = f" ({reason})" * bool(reason)
+        return f"{path} is damaged: {DESCRIPTION} is missing or unreadable{reason}; {REMEDY}"
     if (path / PIECES).exists() or lock_of(path).exists():
         return f"{path} is in progress, and nothing is computed yet; {RESUME}"
     return f"{path} is no folder of a study; make one: pathkernel run TASK"

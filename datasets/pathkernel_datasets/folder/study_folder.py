@@ -28,51 +28,21 @@ import xarray as xr
 
 from pathkernel_core.system.atomic import replace_file
 from pathkernel_core.system.local_files import IRREGULAR, irregular_entries, is_damage, read_json
-from pathkernel_core.system.text import number
+from pathkernel_core.system.memory import CLAIM_RATIO, bytes_in_words, claim_bound, memory_bound
 from pathkernel_datasets.errors import StudyError
-from pathkernel_datasets.folder.piece_files import SUFFIX, read_arrays
+from pathkernel_datasets.folder.piece_files import SUFFIX, read_arrays, warn_of_piece
+from pathkernel_datasets.folder.pieces import Piece, decimal, put_values, values_fault
 from pathkernel_datasets.folder.published import PublishedStudy, Values, publish
 from pathkernel_datasets.folder.zarr_files import attributes_of, open_dataset
 from pathkernel_datasets.study.identity import core_of, grid_of
 from pathkernel_datasets.variables.template import SCHEMA_VERSION, from_json, on_grid, to_json
+from pathkernel_datasets.variables.template_faults import template_fault
 
 DESCRIPTION, STUDY, PIECES, SUMS = "study.json", "study.zarr", "pieces", "sums"
 MARKER = "in-progress"
 OWN = (DESCRIPTION, STUDY, PIECES, SUMS)
 RESUME = "run the command again that computes it"
 REMEDY = "run the command again that computed it, which computes what is damaged again"
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Key of a piece of a study, which is computed in one go; it has values at all temperatures.
-
-    Attributes
-    ----------
-    seed : int
-    width : float or None
-        None for the data and the Gaussian process limits.
-    """
-
-    seed: int
-    width: float | None
-
-    @property
-    def name(self) -> str:
-        """Name of the piece's file."""
-        width = "" if self.width is None else f"_N-{decimal(self.width)}"
-        return f"seed-{self.seed}{width}"
-
-    def __str__(self) -> str:
-        """The piece as a reader would write it."""
-        return f"seed {self.seed}, " + (
-            "GP limit" if self.width is None else f"N = {number(self.width)}"
-        )
-
-
-def decimal(value: float) -> str:
-    """A number in decimals, as names of files have it: 1000 and 0.0001."""
-    return np.format_float_positional(value, trim="-")
 
 
 def described_study(path: Path) -> xr.Dataset | None:
@@ -86,7 +56,13 @@ def described_study(path: Path) -> xr.Dataset | None:
     template = from_json(read_json(path / DESCRIPTION))
     if template is not None:
         _check_version(path, template.attrs.get("schema_version"))
-    return template if template is not None and _is_plain(template) else None
+    return None if template is None or _fault(template) else template
+
+
+def description_fault(path: Path) -> str:
+    """Fault of a description of a study, whose checksum is right, in words; empty if unknown."""
+    template = from_json(read_json(path / DESCRIPTION))
+    return "" if template is None else _fault(template)
 
 
 def stored_template(path: Path) -> xr.Dataset | None:
@@ -100,13 +76,17 @@ def stored_template(path: Path) -> xr.Dataset | None:
     attributes = attributes_of(path / STUDY) if (path / STUDY).exists() else {}
     if "study" not in attributes:
         return None
-    _check_version(path, attributes["schema_version"])
+    _check_version(path, attributes.get("schema_version"))
+    template = xr.Dataset(attrs=attributes)
+    if _fault(template):
+        return None
     try:
-        return on_grid(open_dataset(path / STUDY), {}).load()
+        dataset = on_grid(open_dataset(path / STUDY), {}).load()
     except Exception as error:  # whatever the reader of a damaged file raises
         if not is_damage(error):
             raise
-        return xr.Dataset(attrs=attributes)
+        return template
+    return template if _fault(dataset) else dataset
 
 
 def write_template(path: Path, template: xr.Dataset) -> None:
@@ -126,16 +106,15 @@ def _check_version(path: Path, version: Any) -> None:
         )
 
 
-def _is_plain(template: xr.Dataset) -> bool:
-    """Whether names and values that a study sweeps can be names of folders."""
-    with suppress(AttributeError, KeyError, TypeError, ValueError):
-        identity = json.loads(template.attrs["study"])
-        return all(
-            name.isidentifier() and re.fullmatch(r"[\w.+ -]+", str(value)) and str(value) in drawn
-            for name, drawn in identity.get("sweep", {}).items()
-            for value in identity["options"][name]
-        )
-    return False
+def _fault(template: xr.Dataset) -> str:
+    """Fault of a study's dataset; values that a study sweeps must be names of folders, too."""
+    if fault := template_fault(template):
+        return fault
+    for name in json.loads(template.attrs["study"]).get("sweep", ()):
+        values = json.loads(template.attrs["study"])["options"][name]
+        if not name.isidentifier() or not all(re.fullmatch(r"[\w.+ -]+", str(v)) for v in values):
+            return f"the values of {name} can be no names of folders"
+    return ""
 
 
 def irregular_files(path: Path) -> Iterator[str]:
@@ -238,6 +217,16 @@ class Folder:
             raise StudyError(f"{self.path} {lost}, and its labels are lost; {REMEDY}")
         return on_grid(template, self.grid).assign_attrs(study=self.text)
 
+    def check_claim(self, size: float) -> None:
+        """Raise a StudyError if a dataset takes far more memory than the files of the folder."""
+        stored = sum(file.stat().st_size for file in self.path.rglob("*") if file.is_file())
+        if size > min(memory_bound(), claim_bound(stored)):
+            raise StudyError(
+                f"{self.path / DESCRIPTION} describes a dataset of {bytes_in_words(size)}, but the "
+                f"folder holds {bytes_in_words(stored)}, and no more is read than half of the "
+                f"memory, or {CLAIM_RATIO} times the files; {RESUME}, or take a smaller grid"
+            )
+
     def begin(self) -> None:
         """Mark the study as in progress, before anything else of it changes."""
         (self.path / PIECES).mkdir(exist_ok=True)
@@ -275,6 +264,9 @@ class StudyFolder(Folder):
         """Values of a piece, with the temperatures that they have; empty if there are none."""
         file = self.file(piece)
         values = read_arrays(file, self.core) if os.path.lexists(file) else None
+        if values is not None and (fault := self.piece_fault(piece, values)):
+            warn_of_piece(file, fault)
+            values = None
         if values is None and (self.path / STUDY).exists():
             values = self._published_study.read(piece.seed, piece.width, self.core)
             # where the metadata of the root are damaged, arrays may be lost without a trace
@@ -282,6 +274,18 @@ class StudyFolder(Folder):
             if not is_identified and not self.declared_variables(piece).keys() <= values.keys():
                 values = {}
         return values or {}
+
+    def piece_of(self, file: Path) -> Piece | None:
+        """The piece whose file has such a name; None if it is that of no piece of the study."""
+        seed, _, width = file.stem.removeprefix("seed-").partition("_N-")
+        seeds = {str(value): value for value in self.grid["seed"]}
+        widths = {decimal(value): value for value in self.grid["width"]} | {"": None}
+        piece = Piece(seeds[seed], widths[width]) if seed in seeds and width in widths else None
+        return piece if piece is not None and self.file(piece).name == file.name else None
+
+    def piece_fault(self, piece: Piece, values: Values) -> str:
+        """Fault of values of a piece, which its file may hold; empty if there is none."""
+        return values_fault(self.template, self.declared_variables(piece), values)
 
     def missing_temperatures(self, piece: Piece, is_sound: bool) -> list[float]:
         """Temperatures that a piece lacks; a published study that ``is_sound`` is not read."""
@@ -315,6 +319,7 @@ class StudyFolder(Folder):
 
     def dataset(self) -> xr.Dataset:
         """All that is computed, in memory; NaN, or 0 for whole numbers, where nothing is."""
+        self.check_claim(self.template.nbytes)
         dataset = self.template.copy(deep=True)
         self._fill(dataset)
         return dataset
@@ -330,10 +335,11 @@ class StudyFolder(Folder):
                 values = self.read(piece)
                 if complete and self.lacking_temperatures(values):
                     raise MissingPieceError
-                _put(dataset, piece, seeds.index(piece.seed), values)
+                put_values(dataset, piece, seeds.index(piece.seed), values)
 
     def publish(self) -> None:
         """Make the pieces one Zarr and remove them, if all are computed."""
+        self.check_claim(self.template.nbytes / len(self.grid["seed"]))
         with suppress(MissingPieceError):  # raised within the writing, which it undoes
             publish(self.path / STUDY, self.template, partial(self._fill, complete=True))
             self.end()
@@ -341,31 +347,6 @@ class StudyFolder(Folder):
 
 class MissingPieceError(Exception):
     """A piece is missing that another process is to compute."""
-
-
-def _put(dataset: xr.Dataset, piece: Piece, seed: int, values: Values) -> None:
-    """Put the values of a piece into a dataset at an index of its seed.
-
-    A temperature that the dataset lacks is left out.
-    """
-    # by NumPy's indices, not by xarray's labels: this runs for each of thousands of pieces
-    rows = values.get("temperature", np.zeros(0)).tolist()
-    temperatures = dataset["temperature"].values.tolist()
-    known = [row for row, value in enumerate(rows) if value in temperatures]
-    position: dict[str, Any] = {"seed": seed}
-    position["temperature"] = [temperatures.index(rows[row]) for row in known]
-    if piece.width is not None:
-        position["width"] = dataset["width"].values.tolist().index(piece.width)
-    for name, array in values.items():
-        if name not in dataset.data_vars:
-            continue
-        target = dataset.variables[name]
-        taken = array[known] if "temperature" in target.dims else array
-        # test sets of other seeds and values of the swept option may be larger
-        inside = [dim for dim in target.dims if dim not in position]
-        shape = np.shape(taken)[np.ndim(taken) - len(inside) :]
-        index = position | dict(zip(inside, map(slice, shape)))
-        target.values[tuple(index[dim] for dim in target.dims)] = taken
 
 
 def remove_empty(folder: Path) -> None:

@@ -74,6 +74,7 @@ class SweepFolder(Folder):
 
     def dataset(self) -> xr.Dataset:
         """All that is computed, in memory; NaN, or 0 for whole numbers, where nothing is."""
+        self.check_claim(self.template.nbytes)
         dataset = self.template.copy(deep=True)
         for number, folder in enumerate(self.folders.values()):
             _put(dataset, number, folder.dataset())

@@ -25,6 +25,14 @@ from zarr.codecs import Crc32cCodec, ZstdCodec
 from pathkernel_core.system.atomic import replacing_folder
 from pathkernel_core.system.local_files import is_damage, read_json
 from pathkernel_datasets.errors import StudyError
+from pathkernel_datasets.folder.zarr_bounds import (
+    ArrayLayout,
+    Claim,
+    MissingChunksError,
+    check_total,
+    chunk_sizes,
+    claim_of,
+)
 from pathkernel_datasets.variables.labelling import CHECKSUM, checksum, storable
 
 METADATA = "zarr.json"
@@ -153,10 +161,10 @@ def _checksum_of_chunks(array: Path) -> str:
     By the checksums alone, chunks that have been exchanged would be whole.
     """
     crc = 0
-    for file in sorted(file for file in (array / "c", *array.glob("c/**/*")) if file.is_file()):
-        with open(file, "rb") as stream:
-            stream.seek(-min(4, file.stat().st_size), os.SEEK_END)
-            crc = zlib.crc32(file.relative_to(array).as_posix().encode() + stream.read(), crc)
+    for name in sorted(chunk_sizes(array)):
+        with open(array / name, "rb") as stream:
+            stream.seek(-min(4, os.fstat(stream.fileno()).st_size), os.SEEK_END)
+            crc = zlib.crc32(name.encode() + stream.read(), crc)
     return f"{crc:08x}"
 
 
@@ -173,11 +181,30 @@ def attributes_of(path: Path) -> dict[str, Any]:
 
 def _metadata_fault(content: Mapping[str, Any]) -> str:
     """Fault of the metadata of a root; empty if there is none."""
-    if not isinstance(content.get("attributes"), dict) or not content.get(_INDEX):
+    try:
+        attributes, index = content["attributes"], content[_INDEX]["metadata"]
+        is_plain = isinstance(attributes, dict) and all(
+            isinstance(entry, dict) and all(map(_is_name, name.split("/")))
+            for name, entry in index.items()
+        )
+        is_plain &= all(isinstance(crc, str) for crc in _written_chunks(attributes).values())
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
+        is_plain = False
+    if not is_plain:
         return "is damaged: its metadata are unreadable"
-    if content["attributes"].get(CHECKSUM) != checksum(content):
+    if attributes.get(CHECKSUM) != checksum(content):
         return "is damaged: its metadata are not as they were written"
     return ""
+
+
+def _is_name(part: str) -> bool:
+    """Whether a part of an array's name is that of a folder inside another."""
+    return part not in ("", ".", "..") and not {"/", "\\", "\0"} & {*part}
+
+
+def _written_chunks(attributes: Mapping[str, Any]) -> dict[str, str]:
+    """CRC-32 of the chunks of every array, by the attributes of a root."""
+    return json.loads(attributes.get(CHUNKS, "{}"))
 
 
 def faults(path: Path) -> Iterator[tuple[str, str]]:
@@ -199,14 +226,18 @@ def faults(path: Path) -> Iterator[tuple[str, str]]:
             yield name, fault
 
 
-def metadata_faults(path: Path) -> dict[str, str]:
-    """Arrays and groups of a Zarr with damaged metadata, with the reasons; the root is empty."""
+def metadata_faults(path: Path, group: str = "") -> dict[str, str]:
+    """Arrays and groups of a Zarr with damaged metadata, with the reasons; the root is empty.
+
+    Of a group these are its own, and those of the groups above it.
+    """
     fault = _metadata_fault(metadata_of(path))
     if fault and is_rewritten(path):
         fault = "was written by another program than pathkernel, perhaps in part or changed"
     damaged = {"": fault} if fault else {}
     index = metadata_index(path)
-    for name in sorted({*index, *members(path)}):
+    names = {name for name in index if is_inside(name, group) or is_inside(group, name)}
+    for name in sorted({*names, *members(path, group)}):
         own = metadata_of(path / name)
         own.pop(_INDEX, None)
         if not own or own != index.get(name, own):
@@ -219,10 +250,9 @@ def exchanged_chunks(path: Path) -> set[str]:
 
     Where the metadata of the root are damaged that cannot be told.
     """
-    written = json.loads(attributes_of(path).get(CHUNKS, "{}"))
     return {
         name
-        for name, crc in written.items()
+        for name, crc in _written_chunks(attributes_of(path)).items()
         if crc != _checksum_of_chunks(path / name) and not _array_fault(path / name)
     }
 
@@ -237,12 +267,12 @@ def metadata_index(path: Path) -> dict[str, dict[str, Any]]:
     return {name: {k: v for k, v in e.items() if k != _INDEX} for name, e in index.items()}
 
 
-def members(path: Path) -> list[str]:
-    """Names of all arrays and groups in a Zarr that have metadata of their own, outer ones first.
+def members(path: Path, group: str = "") -> list[str]:
+    """Names of all in a Zarr, or in a group in it, that have metadata of their own, outer first.
 
     Hidden ones are being written, or were when a process was killed.
     """
-    folders = (file.parent.relative_to(path) for file in path.rglob(METADATA))
+    folders = (file.parent.relative_to(path) for file in (path / group).rglob(METADATA))
     return sorted(
         folder.as_posix()
         for folder in folders
@@ -257,13 +287,11 @@ def is_inside(name: str, group: str) -> bool:
 
 def _array_fault(path: Path) -> str:
     """Fault of the values of an array, which are read; empty if there is none, or no array."""
+    if (metadata := metadata_of(path)).get("node_type") != "array":
+        return ""
     try:
-        array = zarr.open(path, mode="r")
-        if not isinstance(array, zarr.Array):
-            return ""
-        _check_readable(path)
-        if array.nchunks_initialized < array.nchunks:
-            return "is damaged: chunks are missing"
+        claim_of(path, ArrayLayout.from_metadata(metadata))
+        array = zarr.open_array(path, mode="r", zarr_format=3)
         if not array.ndim:
             array[...]
             return ""
@@ -271,6 +299,8 @@ def _array_fault(path: Path) -> str:
         rows = max(array.chunks[0], _READ_AT_ONCE * array.shape[0] // max(1, array.nbytes))
         for first in range(0, array.shape[0], rows):
             array[first : first + rows]
+    except MissingChunksError as error:
+        return f"is damaged: {error}"
     except Exception as error:  # whatever a decoder raises
         if not is_damage(error):
             raise
@@ -278,31 +308,49 @@ def _array_fault(path: Path) -> str:
     return ""
 
 
-def _check_readable(path: Path) -> None:
-    """Raise an OSError if a folder of chunks may not be read: Zarr would take it for empty."""
-    for _ in os.walk(path / "c", onerror=_raise):
-        pass
+def check_claims(path: Path, group: str = "") -> None:
+    """Compare what arrays of a Zarr, or of a group in it, claim with their files.
+
+    Both the metadata of the arrays themselves and those of the root are taken, since either may be
+    read.
+
+    Raises
+    ------
+    MissingChunksError
+        If chunks are missing, with the names of their arrays.
+    ValueError
+        If an array claims something else than its files hold.
+    """
+    lost, claims = [], dict[str, Claim]()
+    for name, metadata in _layouts(path, group):
+        try:
+            claim = claim_of(path / name, ArrayLayout.from_metadata(metadata))
+        except MissingChunksError:
+            lost.append(name)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+        else:
+            claims[name] = max(claim, claims.get(name, claim), key=lambda one: one.memory)
+    if lost:
+        names = ", ".join(dict.fromkeys(lost))
+        raise MissingChunksError(f"chunks of {names} are missing")
+    check_total(claims)
 
 
-def _raise(error: OSError) -> None:
-    if isinstance(error, PermissionError):
-        raise error
-
-
-def lost_chunks(path: Path, group: str = "") -> list[str]:
-    """Arrays of a Zarr, or of a group in it, of which chunks are missing; Zarr would read zeros."""
-    lost = []
-    for name, array in zarr.open_group(path, mode="r").members(max_depth=None):
-        if is_inside(name, group) and isinstance(array, zarr.Array):
-            _check_readable(path / name)
-            if array.nchunks_initialized < array.nchunks:
-                lost.append(name)
-    return lost
+def _layouts(path: Path, group: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the metadata of arrays with their names, twice where root and array differ."""
+    index = metadata_index(path)
+    names = {name for name in index if is_inside(name, group)}
+    for name in sorted({*names, *members(path, group)}):
+        own = metadata_of(path / name)
+        for metadata in (own, *([index[name]] if index.get(name, own) != own else [])):
+            if metadata.get("node_type") == "array":
+                yield name, metadata
 
 
 @contextmanager
-def naming_damage(path: Path, group: str, remedy: str) -> Iterator[None]:
-    """Check that no chunk of a Zarr is missing, and name damage that is met while it is opened.
+def naming_damage(path: Path, remedy: str) -> Iterator[None]:
+    """Name damage of a Zarr that is met while it is opened.
 
     Raises
     ------
@@ -310,11 +358,9 @@ def naming_damage(path: Path, group: str, remedy: str) -> Iterator[None]:
         If it is damaged, with the remedy.
     """
     try:
-        if lost := lost_chunks(path, group):
-            raise StudyError(
-                f"{path} is damaged: chunks of {', '.join(lost)} are missing; {remedy}"
-            )
         yield
+    except MissingChunksError as error:
+        raise StudyError(f"{path} is damaged: {error}; {remedy}") from None
     except Exception as error:  # whatever the parser of a damaged file raises
         if isinstance(error, StudyError) or not is_damage(error):
             raise
@@ -322,14 +368,25 @@ def naming_damage(path: Path, group: str, remedy: str) -> Iterator[None]:
 
 
 def open_dataset(path: Path) -> xr.Dataset:
-    """Open the dataset at the root of a Zarr lazily; raises what Zarr does if it is damaged."""
+    """Open the dataset at the root of a Zarr lazily.
+
+    Raises what :func:`check_claims` or Zarr does if it is damaged.
+    """
+    check_claims(path)
     dataset = xr.open_zarr(path, chunks=None, zarr_format=3, consolidated=True)
     dataset.attrs = _without_checksums(dataset.attrs)
     return dataset
 
 
 def open_tree(path: Path, group: str = "") -> xr.DataTree:
-    """Open a Zarr, or a group in it, lazily; raises what Zarr does if it is damaged."""
+    """Open a Zarr, or a group in it, lazily; raises as :func:`open_dataset` does.
+
+    Raises a ValueError, too, if metadata of the group are not those of the root.
+    """
+    check_claims(path, group)
+    for name, fault in metadata_faults(path, group).items():
+        if name:
+            raise ValueError(f"{name} {fault}")
     tree = xr.open_datatree(path, group=group or None, engine="zarr", chunks=None)
     tree.attrs = _without_checksums(tree.attrs)
     return tree

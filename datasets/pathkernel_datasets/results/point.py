@@ -8,7 +8,7 @@ import xarray as xr
 
 from pathkernel_core.paths.network import Network
 from pathkernel_core.system.text import number
-from pathkernel_datasets.folder.study_folder import decimal
+from pathkernel_datasets.folder.pieces import decimal
 from pathkernel_datasets.selection.selection import Selection, index_of
 from pathkernel_datasets.study.prepared import PreparedData
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import xarray as xr
 import zarr
 
-from pathkernel_core.system.atomic import PARTIAL, remove_folder, replacing_folder
+from pathkernel_core.system.atomic import PARTIAL, remove_folder, remove_leftovers, replacing_folder
 from pathkernel_datasets.errors import StudyWarning
 from pathkernel_datasets.folder.lock import lock_folder
 from pathkernel_datasets.folder.study_folder import PIECES, remove_empty
@@ -78,6 +78,7 @@ def publish_parts(folder: Path, name: str) -> list[str]:
     exchanged, are left out, which a warning tells. The folder must be locked.
     """
     path, new = folder / f"{name}.zarr", folder / PIECES / f"{name}.zarr"
+    remove_leftovers(path)
     for leftover in new.rglob(f".*{PARTIAL}"):  # of a killed process: others wait for the lock
         shutil.rmtree(leftover, ignore_errors=True)
     new_parts, old_parts = parts_of(new), parts_of(path) if path.exists() else []

@@ -7,11 +7,12 @@ import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Executor
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import xarray as xr
 
+from pathkernel_core.contracts.failures import named_failures
 from pathkernel_core.contracts.hooks import PluginError, Plugins
 from pathkernel_core.contracts.result import Result
 from pathkernel_core.system.progress import Progress, Report
@@ -91,7 +92,7 @@ def run_result(
             single.damaged = _damaged_parts(file)
             _publish(single, result.name)  # parts of a run that was killed
             try:
-                for name, part in _parts(result, result.compute(single, tell)):
+                for name, part in _parts(result, single, tell):
                     if not reported:  # tells callers that there was something to do
                         tell(Progress(0, None, f"writing {name or result.name}"))
                     single.write(f"{result.name}/{name}".rstrip("/"), part)
@@ -137,13 +138,27 @@ def _publish(study: StoredStudy, result: str) -> None:
     remove_empty(study.path / PIECES)
 
 
-def _parts(result: Result, computed: Any) -> Iterator[tuple[str, xr.Dataset]]:
+def _parts(result: Result, study: StoredStudy, report: Report) -> Iterator[tuple[str, xr.Dataset]]:
     """Yield the parts of a result, with their names below its group, as they are computed."""
+    failures = partial(
+        named_failures,
+        f"the result {result.name!r} cannot be computed",
+        type(result),
+        PluginError,
+        refusals=(ValueError,),
+    )
+    with failures():
+        computed = result.compute(study, report)
     if isinstance(computed, xr.Dataset):
         yield "", computed
         return
     pairs = isinstance(computed, Iterable) and not isinstance(computed, (str, Mapping))
-    for part in computed if pairs else (computed,):
+    parts, end = iter(computed if pairs else (computed,)), object()
+    while True:
+        with failures():  # the code of a generator runs here
+            part = next(parts, end)
+        if part is end:
+            return
         if not (isinstance(part, tuple) and len(part) == 2 and isinstance(part[1], xr.Dataset)):
             raise PluginError(
                 f"compute() of the result {result.name!r} gave a {type(part).__name__}; it must "

@@ -25,7 +25,7 @@ from pathkernel_datasets.results.result_files import damaged_parts, file_of, par
 from pathkernel_datasets.run.workers import mapped, naming_lost_workers, workers
 from pathkernel_datasets.study.identity import core_of, differences, file_options, identity_of
 from pathkernel_datasets.study.prepared import array_library, prepare_data
-from pathkernel_datasets.study.study import SETTINGS, Study, describe_option
+from pathkernel_datasets.study.study import SETTINGS, Study, describe_option, make_task
 
 
 class StoredStudy:
@@ -72,10 +72,21 @@ class StoredStudy:
 
     @property
     def singles(self) -> list[StoredStudy]:
-        """Studies of the single values of the option that is swept; itself if none is."""
+        """Studies of the single values of the option that is swept; itself if none is.
+
+        Raises a StudyError if the folder of a value is missing, as where ``study.zarr`` was copied
+        alone.
+        """
         if not isinstance(self._folder, SweepFolder):
             return [self]
         settings, option = (self._plugins, self._executor, self._threads), self._folder.option
+        for value, folder in self._folder.folders.items():
+            if not os.path.lexists(folder.path):
+                raise StudyError(
+                    f"{self.path} has no folder {folder.path.name}, that of "
+                    f"{describe_option(option, value)}, which this needs beside {STUDY}; copy it "
+                    "there from the whole folder of the study, or run the study again"
+                )
         return [
             StoredStudy(folder.path, *settings, describe_option(option, value))
             for value, folder in self._folder.folders.items()
@@ -137,7 +148,7 @@ class StoredStudy:
                 "of one: take the folder of one of them, or one of StoredStudy(path).singles"
             )
         options = {name: value for name, value in self.options.items() if name not in SETTINGS}
-        return self.plugins.task(self.identity["task"])(**options | replaced)
+        return make_task(self.plugins.task(self.identity["task"]), options | replaced)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -156,10 +167,12 @@ class StoredStudy:
     @property
     def results(self) -> list[str]:
         """Names of the results in the folder, or being computed."""
-        names = {file.stem for file in self.path.glob("*.zarr") if file.name != STUDY}
-        names |= {entry.stem for entry in self.path.glob(f"{PIECES}/[!.]*") if entry.is_dir()}
-        for single in self.singles:
-            names.update(single.results if single is not self else ())
+        paths, names = [self.path], set[str]()
+        if isinstance(self._folder, SweepFolder):
+            paths += [folder.path for folder in self._folder.folders.values()]
+        for path in paths:
+            names |= {file.stem for file in path.glob("*.zarr") if file.name != STUDY}
+            names |= {entry.stem for entry in path.glob(f"{PIECES}/[!.]*") if entry.is_dir()}
         return sorted(names)
 
     def is_published(self, result: str) -> bool:
@@ -191,7 +204,7 @@ class StoredStudy:
             )
             raise StudyError(f"{self.path} has no {part}; its results are: {listed}{several}")
         path, inside = file_of(self.path, part)
-        with naming_damage(path, inside, "run the command of the result again"):
+        with naming_damage(path, "run the command of the result again"):
             return open_tree(path, inside)
 
     def damage(self, result: str) -> str:

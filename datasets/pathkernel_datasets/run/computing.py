@@ -33,8 +33,9 @@ from pathkernel_core.paths.network import Network
 from pathkernel_core.system.progress import Progress, Report, silent
 from pathkernel_datasets.errors import StudyError, TaskError
 from pathkernel_datasets.folder.piece_files import write_arrays
+from pathkernel_datasets.folder.pieces import Piece
 from pathkernel_datasets.folder.published import Values
-from pathkernel_datasets.folder.study_folder import Piece, StudyFolder
+from pathkernel_datasets.folder.study_folder import StudyFolder
 from pathkernel_datasets.run.sums import is_summed, number_of_parts, sum_examples, sum_part
 from pathkernel_datasets.run.workers import mapped, naming_lost_workers
 from pathkernel_datasets.study.identity import differences, identity_of
@@ -110,6 +111,12 @@ class Computation:
         """Write the file of a piece with rows at more temperatures."""
         self._check_declared(piece, rows.values())
         arrays = {**self._joined(stored, rows), **(alone or {})}
+        every = {name: np.asarray(array) for name, array in arrays.items()}
+        if fault := self.folder.piece_fault(piece, every):
+            raise TaskError(
+                f"seed {piece.seed} of the task {self.study.task.name!r} {fault} as the first seed "
+                "has; give every seed as many examples as the first"
+            )
         write_arrays(self.folder.file(piece), arrays, self.folder.core)
 
     def _check_declared(self, piece: Piece, rows: Iterable[Mapping[str, Any]]) -> None:

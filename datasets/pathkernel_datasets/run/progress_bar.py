@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from threadpoolctl import threadpool_limits
 
 from pathkernel_core.system.progress import Progress, Report
+from pathkernel_core.system.text import printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -56,7 +57,7 @@ class ProgressBar:
         steps: dict[str, Any] = {"total": progress.total, "completed": progress.done}
         if (last.total is None) != (progress.total is None) or progress.done < last.done:
             self._bar.reset(self._line, **steps)  # the time left starts afresh
-        self._bar.update(self._line, **steps, description=describe(progress))
+        self._bar.update(self._line, **steps, description=printable(describe(progress)))
         self.called = True
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from pathkernel_core.arrays.backend import to_host
 from pathkernel_core.energy.statistics import SufficientStatistics
 from pathkernel_core.system.progress import Progress, Report
 from pathkernel_datasets.errors import TaskError
-from pathkernel_datasets.folder.piece_files import SUFFIX, read_arrays, write_arrays
+from pathkernel_datasets.folder.piece_files import SUFFIX, read_arrays, warn_of_piece, write_arrays
 from pathkernel_datasets.folder.study_folder import PIECES, SUMS, StudyFolder
 from pathkernel_datasets.study.prepared import ArrayLibrary, PreparedData
 
@@ -50,7 +51,7 @@ def sum_examples(
             )
         return total
 
-    return _computed_once(_total(folder, seed), folder, total).convert(library.asarray)
+    return _computed_once(_total(folder, seed), folder, data, total).convert(library.asarray)
 
 
 def is_summed(folder: StudyFolder, seed: int) -> bool:
@@ -78,16 +79,23 @@ def sum_part(
         return SufficientStatistics.of_batches(data.block(block, library) for block in blocks)
 
     file = folder.path / PIECES / f"seed-{seed}_sums-{number}{SUFFIX}"
-    return _computed_once(file, folder, part)
+    return _computed_once(file, folder, data, part)
 
 
 def _computed_once(
-    file: Path, folder: StudyFolder, compute: Callable[[], SufficientStatistics]
+    file: Path,
+    folder: StudyFolder,
+    data: PreparedData,
+    compute: Callable[[], SufficientStatistics],
 ) -> SufficientStatistics:
     """Sums from their file, or computed and written into it."""
     if (stored := read_arrays(file, folder.core)) is not None:
         values: dict[str, Any] = {name: array[()] for name, array in stored.items()}
-        return SufficientStatistics(**values)
+        with suppress(TypeError, ValueError):  # of other names, shapes or types
+            sums = SufficientStatistics(**values)
+            if tuple(sums.projections.shape[:2]) == tuple(data.xi.shape[1:]):
+                return sums
+        warn_of_piece(file, "holds other sums than those of the study")
     sums = compute().convert(to_host)
     write_arrays(file, {name: getattr(sums, name) for name in _ARRAYS}, folder.core)
     return sums

@@ -26,7 +26,13 @@ from typing import Any
 import numpy as np
 
 from pathkernel_core.contracts.task import Realisation, Task
-from pathkernel_datasets.study.study import POINT, SETTINGS, Study, draw_realisation
+from pathkernel_datasets.study.study import (
+    POINT,
+    SETTINGS,
+    Study,
+    draw_realisation,
+    task_failures,
+)
 
 OTHER_DATA = "the task draws other data than when the study was begun"
 _EXPLAINING = {"task", "options", "provenance", "seeds", "versions"}  # other data
@@ -50,7 +56,8 @@ def identity_of(study: Study, drawn: Iterable[Realisation] | None = None) -> dic
 
 
 def _describe_seed(study: Study, drawn: Realisation) -> dict[str, Any]:
-    options, provenance = study.options, study.task.provenance()
+    with task_failures(study.task, "cannot tell its provenance"):
+        options, provenance = study.options, study.task.provenance()
     for name in file_options(options, provenance):
         if os.path.exists(options[name]):
             options[name] = os.path.abspath(options[name])

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from pathkernel_core.contracts.failures import named_failures
 from pathkernel_core.contracts.options import (
     Options,
     check_value,
@@ -17,10 +19,9 @@ from pathkernel_core.contracts.options import (
     option,
     several_values,
 )
-from pathkernel_core.contracts.task import Blocks, Realisation, Task
+from pathkernel_core.contracts.task import Blocks, Examples, Realisation, Task
 from pathkernel_core.energy.token_kernels import TOKEN_KERNELS
 from pathkernel_core.paths.network import Skips, skips_of_layers
-from pathkernel_core.system.errors import PathkernelError
 from pathkernel_core.system.text import format_value
 from pathkernel_datasets.errors import TaskError
 
@@ -256,6 +257,22 @@ def _skips(skips: Any) -> Skips:
     return strengths[0] if len(strengths) == 1 or set(strengths) == {None} else strengths
 
 
+def make_task(task: type[Task], options: Mapping[str, Any]) -> Task:
+    """Task with its options.
+
+    Raises
+    ------
+    ValueError
+        If it refuses an option.
+    TaskError
+        If a task of another distribution fails otherwise.
+    """
+    with named_failures(
+        f"the task {task.name!r} cannot be made", task, TaskError, refusals=(ValueError,)
+    ):
+        return task(**options)
+
+
 def draw_realisation(task: Task, seed: int) -> Realisation:
     """A task's data and heads.
 
@@ -265,7 +282,7 @@ def draw_realisation(task: Task, seed: int) -> Realisation:
         If a task of another distribution fails in its own way; those of pathkernel have errors of
         their own.
     """
-    with _named_failures(task, seed):
+    with task_failures(task, f"cannot draw seed {seed}"):
         return task.realise(seed)
 
 
@@ -274,21 +291,20 @@ def draw_blocks(task: Task, seed: int) -> Blocks | None:
 
     Errors are those of :func:`draw_realisation`.
     """
-    with _named_failures(task, seed):
-        return task.blocks(seed)
+    with task_failures(task, f"cannot draw seed {seed}"):
+        blocks = task.blocks(seed)
+    if blocks is None:
+        return None
+    return dataclasses.replace(blocks, draw=partial(_draw_block, task, seed, blocks.draw))
 
 
-@contextmanager
-def _named_failures(task: Task, seed: int) -> Iterator[None]:
-    try:
-        yield
-    except (PathkernelError, OSError, MemoryError):
-        raise
-    except Exception as error:
-        if type(task).__module__.startswith("pathkernel_"):
-            raise
-        options = ", ".join(f"{name}={value!r}" for name, value in task.options().items())
-        raise TaskError(
-            f"the task {task.name!r} with {options or 'no options'} cannot draw seed {seed}: "
-            f"{type(error).__name__}: {error}"
-        ) from error
+def _draw_block(task: Task, seed: int, draw: Callable[[int], Examples], number: int) -> Examples:
+    with task_failures(task, f"cannot draw block {number} of seed {seed}"):
+        return draw(number)
+
+
+def task_failures(task: Task, doing: str) -> AbstractContextManager[None]:
+    """Context in which a task's own code runs: its errors become TaskErrors that name the task."""
+    options = ", ".join(f"{name}={value!r}" for name, value in task.options().items())
+    what = f"the task {task.name!r} with {options or 'no options'} {doing}"
+    return named_failures(what, type(task), TaskError)

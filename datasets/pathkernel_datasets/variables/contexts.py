@@ -12,6 +12,7 @@ from pathkernel_core.action.minimise import gp_limit
 from pathkernel_core.action.solution import Solution
 from pathkernel_core.arrays.backend import Array, array_namespace, to_host
 from pathkernel_core.contracts.analysis import Analysis, Situation
+from pathkernel_core.contracts.read_only import read_only
 from pathkernel_core.energy.problem import Problem
 from pathkernel_core.prediction.cross_validation import LeaveOneOut, leave_one_out
 from pathkernel_datasets.errors import AnalysisError
@@ -30,8 +31,7 @@ class DataContext:
     @property
     def situation(self) -> Situation:
         """Situation that the analyses are given."""
-        data = self.data
-        return Situation(data.realisation, data.xi, data.labels, data.network)
+        return situation_of(self.data)
 
     @cached_property
     def analysis_values(self) -> dict[str, np.ndarray]:
@@ -44,6 +44,9 @@ class SolutionContext(DataContext):
     """A minimum or a Gaussian process limit, with what several quantities share."""
 
     solution: Solution
+
+    def __post_init__(self):
+        object.__setattr__(self, "solution", read_only(self.solution))
 
     @cached_property
     def left_out(self) -> LeaveOneOut:
@@ -119,6 +122,12 @@ class LimitContext:
         return spectrum.explained_share(self.temperature)
 
 
+def situation_of(data: PreparedData) -> Situation:
+    """Data as analyses see them, which cannot be changed: their code may come from anywhere."""
+    realisation, xi, labels = map(read_only, (data.realisation, data.xi, data.labels))
+    return Situation(realisation, xi, labels, data.network)
+
+
 def labelled_predictions(
     data: PreparedData, means: Sequence[Array], variances: Sequence[Array], temperature: float
 ) -> list[Predictions]:
@@ -159,6 +168,12 @@ def _analyse(analysis: Analysis, situation: Situation) -> dict[str, np.ndarray]:
             raise AnalysisError(
                 f"analysis {analysis.name!r} returned {name!r} of shape {array.shape}, but "
                 f"declares {declared} (variables and their numbers of dimensions)"
+            )
+        if array.dtype.kind not in "biuf":
+            remedy = "its parts or its size" if array.dtype.kind == "c" else "numbers"
+            raise AnalysisError(
+                f"analysis {analysis.name!r} returned {name!r} of dtype {array.dtype}, but values "
+                f"of a dataset are real numbers; return {remedy}"
             )
     if missing := ", ".join(map(repr, declared.keys() - arrays.keys())):
         raise AnalysisError(

@@ -12,6 +12,8 @@ import numpy as np
 import xarray as xr
 
 from pathkernel_core.contracts.analysis import Variable
+from pathkernel_core.system.memory import bytes_in_words, claim_bound
+from pathkernel_datasets.errors import StudyError
 
 CHECKSUM = "metadata_crc32"
 """Attribute of a file's metadata: their CRC-32."""
@@ -81,6 +83,15 @@ def drawable(dataset: xr.Dataset) -> xr.Dataset:
 
 
 def _with_text(dataset: xr.Dataset, dtype: np.dtype) -> xr.Dataset:
+    for name, labels in dataset.coords.items():
+        if dtype.kind == "U" and labels.dtype.kind in "TO":
+            lengths = [len(str(text)) for text in labels.values.ravel()]
+            size = 4 * len(lengths) * max(lengths, default=0)
+            if size > claim_bound(sum(lengths)):
+                raise StudyError(
+                    f"the labels {name} of the dataset would take {bytes_in_words(size)} as text "
+                    f"of fixed length, since one of them has {max(lengths)} characters"
+                )
     return dataset.assign_coords(
         {
             name: (texts.dims, np.array(texts.values.tolist(), dtype=dtype), texts.attrs)

@@ -283,6 +283,20 @@ def declare_quantities(data: PreparedData, analyses: Sequence[Analysis]) -> tupl
     )
 
 
+def core_variables(outputs: int) -> dict[str, tuple[tuple[str, ...], str]]:
+    """Dimensions and types of all variables but those of analyses, by name."""
+    grids = (
+        (POINT, (_STATUS, *_MINIMA, *_SOLUTIONS)),
+        (REFERENCE, (_REFERENCE_DONE, *_LIMITS)),
+        (("seed",), _DATA),
+    )
+    return {
+        quantity.name: ((*grid, *stored_dims(quantity.dims, outputs)), quantity.dtype)
+        for grid, quantities in grids
+        for quantity in quantities
+    }
+
+
 def data_values(data: PreparedData, analyses: Sequence[Analysis]) -> dict[str, Any]:
     """Variables of a seed's data alone, by name."""
     return _values(_of_data(data, analyses), DataContext(data, analyses))

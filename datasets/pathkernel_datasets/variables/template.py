@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from pathkernel_core.contracts.analysis import Analysis, Situation
+from pathkernel_core.contracts.analysis import Analysis
 from pathkernel_core.contracts.task import Realisation
 from pathkernel_core.paths.heads import every_head
 from pathkernel_core.paths.network import Network
@@ -24,6 +24,7 @@ from pathkernel_datasets.errors import AnalysisError, StudyError
 from pathkernel_datasets.study.identity import text_of, versions
 from pathkernel_datasets.study.prepared import ArrayLibrary, PreparedData
 from pathkernel_datasets.study.study import POINT, Study
+from pathkernel_datasets.variables.contexts import situation_of
 from pathkernel_datasets.variables.head_axis import head_coordinates
 from pathkernel_datasets.variables.labelling import (
     CHECKSUM,
@@ -80,7 +81,7 @@ def study_template(
     """
     realisation, network = data.realisation, data.network
     coords = coordinates(network, realisation, study.grid)
-    situation = Situation(realisation, data.xi, data.labels, network)
+    situation = situation_of(data)
     for analysis in analyses:
         for dim, labels in analysis.coordinates(situation).items():
             meaning = analysis.dimensions.get(dim, dim.replace("_", " "))

@@ -14,11 +14,13 @@ from pathkernel_core.energy.token_kernels.token_kernel import TokenKernel
 def relu_kernel(k_ab: Array, k_aa: Array, k_bb: Array) -> Array:
     """Arc-cosine kernel ⟨max(0, u_a) max(0, u_b)⟩ of Gaussian u with covariances k."""
     xp = array_api_compat.array_namespace(k_ab)
-    squares = k_aa * k_bb
     # a token of zeros has no angle, and parallel ones an angle of infinite slope: other values
     # stand in there, for the derivatives alone
-    zero = squares == 0
-    norms = xp.where(zero, 0.0, xp.sqrt(xp.where(zero, 1.0, squares)))
+    zero = (k_aa == 0) | (k_bb == 0)
+    larger, smaller = xp.maximum(k_aa, k_bb), xp.minimum(k_aa, k_bb)
+    # √(k_aa k_bb), whose product would underflow long before the kernel does
+    ratio = xp.where(zero, 1.0, smaller) / xp.where(zero, 1.0, larger)
+    norms = xp.where(zero, 0.0, larger * xp.sqrt(ratio))
     cosine = xp.where(zero, 0.0, k_ab / xp.where(zero, 1.0, norms))
     parallel = xp.abs(cosine) >= 1
     angled = xp.where(parallel, 0.0, cosine)

@@ -31,7 +31,7 @@ from pathkernel.jax_settings import prepare_jax
 from pathkernel_core.contracts.hooks import Plugins, UnknownNameError
 from pathkernel_core.contracts.options import option, takes_several
 from pathkernel_core.contracts.task import Task
-from pathkernel_datasets.study.study import OF_TASK, Study
+from pathkernel_datasets.study.study import OF_TASK, Study, make_task
 
 
 class TaskGroup(SuggestingGroup):
@@ -162,7 +162,7 @@ def task_command(task: type[Task]) -> click.Command:
             running = Running(**of_running)
         except ValueError as error:
             raise click.UsageError(str(error)) from None
-        _run_study(Study(task(**of_task), sweep=sweep, **of_study), running)
+        _run_study(Study(make_task(task, of_task), sweep=sweep, **of_study), running)
 
     return TablesCommand(
         task.name,

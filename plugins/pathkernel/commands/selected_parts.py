@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -74,7 +75,8 @@ class SelectedParts(Options):
         if part == STUDY:
             from pathkernel_views.study_views import study_views
 
-            yield from study_views(self.study.dataset, self.temperature, self.seed)
+            with naming_folder(self.folder):
+                yield from study_views(self.study.dataset, self.temperature, self.seed)
             return
         result = self.study.plugins.results.get(part)
         if result is None:
@@ -84,10 +86,10 @@ class SelectedParts(Options):
             yield from views_of_values(self._configure(result), self.study)
         except MissingExtraError as error:
             yield f"{part}: skipped, {error}"
-        except (PathkernelError, OSError):
-            raise
-        except Exception as error:  # of a plugin; the views of other results must be seen
+        except Exception as error:  # of a plugin, or damage; other results must be seen
             damage = self.study.damage(part)
+            if isinstance(error, PathkernelError | OSError) and not damage:
+                raise
             yield f"{part}: skipped, {damage or f'{type(error).__name__}: {error}'}"
 
     def _configure(self, result: type[Result]) -> Result:
@@ -98,6 +100,29 @@ class SelectedParts(Options):
         chosen = {"seed": self.seed, "temperature": temperature}
         names = [name for name in result.view_options if chosen.get(name) is not None]
         return result(**{name: chosen[name] for name in names})
+
+
+@contextmanager
+def naming_folder(folder: Path) -> Iterator[None]:
+    """Name the folder of a study in an error that none of its checks has foreseen.
+
+    Raises
+    ------
+    StudyError
+        For an error in reading the study, unless it is one of pathkernel or of the system.
+    """
+    try:
+        yield
+    except (PathkernelError, OSError, ValueError, MemoryError, ImportError):
+        raise
+    except Exception as error:
+        if "No variable named" in str(error):  # by xarray; the command line says what it means
+            raise
+        raise StudyError(
+            f"the study in {folder} cannot be shown ({type(error).__name__}: {error}): its files "
+            "hold something else than a run writes, or this is a defect; `pathkernel check` names "
+            "damage, `pathkernel --traceback …` shows where"
+        ) from error
 
 
 SELECTION: list[click.Parameter] = [folder_argument, *options_of(SelectedParts)]

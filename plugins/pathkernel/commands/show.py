@@ -22,7 +22,7 @@ from pathkernel.commands.output import (
     say,
     write_charts,
 )
-from pathkernel.commands.selected_parts import SELECTION, STUDY, SelectedParts
+from pathkernel.commands.selected_parts import SELECTION, STUDY, SelectedParts, naming_folder
 from pathkernel.commands.study_file import study_command, study_toml
 from pathkernel.commands.tables import TablesCommand
 from pathkernel_core.contracts.hooks import Plugins
@@ -49,14 +49,17 @@ def show(gains: bool, details: bool, toml: bool, **selection: Any) -> None:
             raise click.UsageError(
                 "--gains is a table of the study, of all seeds: leave --only and --seed out"
             )
-        print_views([finite_width_gain_table(selected.study.dataset, selected.temperature)], STUDY)
+        with naming_folder(selected.folder):
+            table = finite_width_gain_table(selected.study.dataset, selected.temperature)
+        print_views([table], STUDY)
         return
     for part in selected.parts:
         views = selected.views(part)
         if part == STUDY and not details and current_record() is None:  # details take a while
             views = study_summary(selected.study.dataset, selected.temperature)
         command = shlex.join(["pathkernel", "show", str(selected.folder), "--only", part, "--all"])
-        print_views(views, part, details="" if details else command)
+        with naming_folder(selected.folder):
+            print_views(views, part, details="" if details else command)
     if STUDY in selected.parts and not selected.study.is_complete:
         say(
             "The study is in progress, or its run was interrupted: run the command again that "
@@ -111,7 +114,8 @@ def plot(
     parts = selected.parts
     folder = make_folder("--out", figure_folder(selected.folder) if out is None else out)
     if STUDY in parts:
-        charts = still_charts(selected.study.dataset, selected.temperature, selected.seed)
+        with naming_folder(selected.folder):
+            charts = still_charts(selected.study.dataset, selected.temperature, selected.seed)
     for part in parts:
         for view in selected.views(part) if part != STUDY else ():
             if isinstance(view, Chart) and (details or not view.detail):

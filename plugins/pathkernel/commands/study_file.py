@@ -50,7 +50,8 @@ def read_study(path: Path) -> tuple[str, dict[str, Any]]:
             encoded = stream.read(_MOST_BYTES + 1)  # a device has no end
         if len(encoded) > _MOST_BYTES:
             raise StudyFileError(f"{path} is larger than 1 MiB, unlike any study file")
-        content = tomllib.loads(encoded.decode())
+        # editors of Windows begin with a byte order mark
+        content = tomllib.loads(encoded.decode("utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise StudyFileError(f"{path} is no TOML file: {error}") from None
     if not isinstance(name := content.pop("task", None), str):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -70,8 +72,11 @@ class TablesCommand(Command):
         if folder is not None:
             make_folder("--csv", folder)
         record = start_record(silent)
+        # what the code of a plugin or a library prints would break the document
+        stdout = contextlib.redirect_stdout(sys.stderr) if silent else contextlib.nullcontext()
         try:
-            result = super().invoke(ctx)
+            with stdout:
+                result = super().invoke(ctx)
         except SystemExit:
             _write(record, ctx.command_path, folder)
             raise

@@ -14,6 +14,7 @@ import numpy as np
 from pathkernel_core.action.continuation import minimise_from
 from pathkernel_core.action.minima import may_have_several
 from pathkernel_core.arrays.backend import Array
+from pathkernel_core.contracts.read_only import read_only
 from pathkernel_core.contracts.sampler import Model
 from pathkernel_core.energy.problem import Problem
 from pathkernel_datasets.results.point import Point, PointData
@@ -112,7 +113,9 @@ def chains_at(study: StoredStudy, coordinates: Point, sampler: str, thin: int) -
     """
     point, temperature = study.rebuild(coordinates), coordinates.temperature
     xi, labels, network = point.data.xi, point.data.labels, point.network
-    model = study.plugins.samplers[sampler].build(xi, labels, network, temperature)
+    model = study.plugins.samplers[sampler].build(
+        read_only(xi), read_only(labels), network, temperature
+    )
     start = None
     if isinstance(model, OrderParameterModel):
         problem = Problem(xi, labels)

@@ -16,6 +16,7 @@ from pathkernel_core import (
     gp_limit,
     minimise_action,
 )
+from pathkernel_core.action import quasi_newton
 from pathkernel_core.action.descents import Evaluation, History
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 
@@ -406,6 +407,42 @@ def test_bad_arguments_are_named(generator):
         minimise_action(problem, network, 0.1, start=start)
 
 
+@pytest.mark.parametrize(
+    ("heads", "skips", "sizes"),
+    [
+        ((2, 2), None, (4, 2, 1)),
+        ((4, 1), None, (4, 1, 1)),  # of other sizes alone
+        ((2, 1), (0.5, 1.0), (6, 2, 1)),  # as below, of other leading blocks
+        ((3, 1), (None, 0.5), (6, 2, 1)),
+    ],
+)
+def test_a_warm_start_has_the_sizes_of_the_network(heads, skips, sizes):
+    """Of all order parameters, and of their blocks that a skip repeats from above."""
+    generator = np.random.default_rng(0)
+    network = Network(heads, 10, skips=skips)
+    assert network.sizes == sizes
+    others = [
+        Network((2, 2), 10),
+        Network((4, 1), 10),
+        Network((1, 4), 10),
+        Network((2, 1), 10, skips=(0.5, 1.0)),
+        Network((3, 1), 10, skips=(None, 0.5)),
+        Network((3, 2), 10),
+    ]
+    problems = {
+        paths: Problem(generator.normal(size=(5, paths, 2)), np.ones(5)) for paths in (4, 6)
+    }
+    for other in others:
+        start = gp_limit(problems[other.n_paths], other, 0.1)
+        problem = problems[network.n_paths]
+        same = other.heads == network.heads and other.skips == network.skips
+        if same:
+            assert minimise_action(problem, network, 0.1, start=start).status.ok
+            continue
+        with pytest.raises(ValueError, match="start has order parameters of sizes"):
+            minimise_action(problem, network, 0.1, start=start)
+
+
 def test_a_kernel_that_cannot_be_factorised_at_the_start_is_reported():
     problem = Problem(np.ones((3, 1, 1)), np.ones(3), "examples")
     with pytest.raises(pk.NotPositiveDefiniteError, match="temperature 1e-300"):
@@ -460,6 +497,27 @@ def test_single_precision_agrees_with_double_on_the_markov_task():
         assert solution.action == pytest.approx(reference.action, rel=1e-5)
         mean = solution.predict(xi[:20].astype("float32")).mean
         np.testing.assert_allclose(mean, reference.predict(xi[:20]).mean, atol=5e-3)
+
+
+@pytest.mark.parametrize("scale", [1e4, 1e6, 1e8])
+def test_a_gradient_of_rounding_is_no_failure_by_default(scale, generator):
+    """Of large inputs U is tiny, and its gradient, of unit 1/U, all rounding."""
+    network = Network((2, 2), 5)
+    xi, labels = formulas.random_examples(network, 40, 30, generator)
+    with pytest.warns(pk.ScaleWarning, match="kernel is large against the labels"):
+        solution = minimise_action(Problem(scale * xi, labels), network, 0.01)
+    assert solution.status is Status.CONVERGED
+    assert solution.gradient_norm > 1e-8
+    again = minimise_action(solution.problem, network, 0.01, start=solution, throw=False)
+    assert again.action == pytest.approx(solution.action, rel=1e-12)
+    np.testing.assert_allclose(again.order_parameter, solution.order_parameter, rtol=1e-5)
+
+
+def test_a_stall_far_from_a_minimum_is_a_failure(generator, monkeypatch):
+    problem = problem_of(Network((2, 2), 5), generator)
+    monkeypatch.setattr(quasi_newton, "_IDLE", 0)  # no more than one step
+    with pytest.raises(pk.MinimisationError, match=r"at width 5 and temperature .*: rounding"):
+        minimise_action(problem, Network((2, 2), 5), 0.1)
 
 
 def test_a_stalled_minimisation_gives_the_flattest_of_the_lowest_points():

@@ -7,8 +7,10 @@ import pytest
 
 import pathkernel_core as pk
 from pathkernel_core.action import solvers
-from pathkernel_core.action.continuation import UNSOLVABLE, minimise_grid
+from pathkernel_core.action.continuation import minimise_grid
 from pathkernel_core.action.minima import may_have_several
+from pathkernel_core.action.minimise import UNSOLVABLE
+from pathkernel_core.arrays.backend import on_accelerator
 from pathkernel_core.energy import costs, kernel_batches
 from pathkernel_core.energy.kernel_batches import SharedKernels
 
@@ -160,6 +162,28 @@ def test_the_form_follows_the_number_of_points():
     assert not problem.for_points(10).pays_together(1)
 
 
+@pytest.mark.parametrize(
+    ("outputs", "points", "together"), [(1, 1, False), (1, 2, True), (1, 9, True), (2, 9, False)]
+)
+def test_on_an_accelerator_all_points_of_one_output_go_together(
+    monkeypatch, outputs, points, together
+):
+    """However small the problem. No CPU can see whether that is faster, which a GPU must show."""
+    generator = np.random.default_rng(0)
+    xi, labels = generator.normal(size=(6, 2, 3)), generator.normal(size=(6, outputs))
+    form = pk.Problem(xi, labels, "kernels").form
+    assert not form.pays_together(points)  # on the host, where the kernels stay in cache
+    monkeypatch.setattr(kernel_batches, "on_accelerator", lambda array: array is form.labels)
+    assert form.pays_together(points) is together
+
+
+def test_an_accelerator_is_any_device_that_is_no_cpu():
+    assert not on_accelerator(np.zeros(1))
+    torch = pytest.importorskip("torch")
+    assert not on_accelerator(torch.zeros(1))
+    assert on_accelerator(torch.zeros(1, device="meta"))
+
+
 def test_progress_counts_points(examples):
     seen = []
     pk.minimise_actions(pk.Problem(*examples), networks()[2:], TEMPERATURES, report=seen.append)
@@ -234,10 +258,68 @@ def test_points_that_cannot_be_factorised_are_outcomes(examples):
 
 def test_failures_raise_or_are_marked(examples):
     problem = pk.Problem(*examples)
-    with pytest.raises(pk.MinimisationError, match="at most 2 from each start"):
+    with pytest.raises(pk.MinimisationError, match=r"at width 5 and temperature 0.1: .*most 2 fr"):
         pk.minimise_actions(problem, networks(), [0.1], max_evaluations=2)
     grid = pk.minimise_actions(problem, networks(), [0.1, 1], max_evaluations=2, throw=False)
     assert {solution.status for row in grid for solution in row} == {pk.Status.MAX_EVALUATIONS}
+
+
+@pytest.mark.parametrize("space", ["examples", "kernels"])
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_point_that_cannot_be_factorised_costs_no_other(monkeypatch, space, shared):
+    """Temperatures at random, of which some are below the rounding of a singular kernel."""
+    together(monkeypatch)
+    generator = np.random.default_rng(7)
+    xi = generator.standard_normal((12, 4, 1))
+    xi = np.concatenate([xi, xi[:6]]).astype("float32")
+    problem = pk.Problem(xi, np.sign(xi[:, 0, 0]), space)
+    heads = (2, 2) if shared else (4,)
+    many = [pk.Network(heads, width, shared=shared) for width in (5, 20)]
+    temperatures = [0.1, *10.0 ** -generator.uniform(25, 30, size=2), 1.0]
+    grid = pk.minimise_actions(problem, many, temperatures, throw=False, tolerance=1e-2)
+    failed = 0
+    for network, row in zip(many, grid):
+        for temperature, solution in zip(temperatures, row):
+            assert (solution.network, solution.temperature) == (network, temperature)
+            single = pk.minimise_action(problem, network, temperature, throw=False, tolerance=1e-2)
+            assert solution.status is single.status
+            failed += solution.status is pk.Status.NOT_POSITIVE_DEFINITE
+            if temperature >= 0.1:
+                assert solution.action == pytest.approx(single.action, rel=1e-3)
+    assert failed == 4
+
+
+def test_a_point_without_a_solution_says_why(examples):
+    xi, labels = examples
+    with np.errstate(all="ignore"):
+        problem = pk.Problem(1e160 * xi, labels)
+    network = pk.Network((2, 2), (5, 20, 100))
+    message = r"at widths \(5, 20, 100\) and temperature 0.1, the kernel overflows .* rescale"
+    with pytest.raises(pk.NotPositiveDefiniteError, match=message):
+        pk.minimise_action(problem, network, 0.1)
+    with pytest.raises(pk.NotPositiveDefiniteError, match=f"{message}.* throw=False for the other"):
+        pk.minimise_actions(problem, [network], [0.1])
+    ((solution,),) = pk.minimise_actions(problem, [network], [0.1], throw=False)
+    assert not solution.status.ok
+    assert "rescale the inputs" in solution.note
+    assert "rescale the inputs" in solution._repr_html_()
+    assert math.isnan(solution.action)
+    assert math.isnan(solution.log_evidence)
+    assert solution.order_parameter.shape == (4, 4)
+    for call in (
+        lambda: solution.predict(xi),
+        lambda: solution.predict_mean(xi),
+        lambda: solution.head_scores,
+        lambda: solution.head_contributions,
+        solution.stability,
+        solution.response,
+        solution.training_kernel,
+        lambda: pk.leave_one_out(solution),
+    ):
+        with pytest.raises(pk.NotPositiveDefiniteError, match="there is no solution here: at wid"):
+            call()
+    with pytest.raises(ValueError, match="start has no order parameters: at widths"):
+        pk.minimise_action(pk.Problem(xi, labels), network, 0.1, start=solution)
 
 
 @pytest.mark.parametrize(

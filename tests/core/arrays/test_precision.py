@@ -165,3 +165,29 @@ def test_floating_point_errors_that_are_raised_elsewhere_change_nothing(examples
     with np.errstate(all="raise"):
         for result, value in zip(computed(), expected, strict=True):
             np.testing.assert_array_equal(result, value)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_kernels_that_underflow_are_named(examples, dtype):
+    xi = examples[0].astype(dtype)
+    calls = (
+        lambda xi: pk.path_kernel(xi, xi, 0, 1),
+        pk.same_path_kernels,
+        lambda xi: pk.total_kernel(xi, np.eye(4)),
+    )
+    for call in calls:
+        call(xi), call(0 * xi)
+        with pytest.raises(ValueError, match=f"the kernels underflow in {dtype}.* rescale xi"):
+            call(xi * np.finfo(dtype).smallest_normal ** 0.5)
+
+
+@pytest.mark.parametrize("space", ["auto", "features", "kernels"])
+@pytest.mark.parametrize("shared", [True, False])
+def test_inputs_that_overflow_raise_without_warnings_of_numpy(examples, space, shared):
+    xi, labels = examples
+    network = pk.Network((2, 2) if shared else (4,), 10, shared=shared)
+    for minimise in (pk.minimise_action, pk.gp_limit):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with pytest.raises((ValueError, pk.NotPositiveDefiniteError), match=r"overflows.* res"):
+                minimise(pk.Problem(1e160 * xi, labels, space), network, 0.1)

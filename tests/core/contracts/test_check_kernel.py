@@ -58,3 +58,15 @@ def test_kernels_of_another_layer_are_refused(kernel, activation):
 def test_an_unknown_name_is_refused():
     with pytest.raises(ValueError, match='must be "linear", "relu", "erf" or a function'):
         check_kernel("tanh")
+
+
+@pytest.mark.parametrize("argument", range(3))
+def test_a_kernel_that_changes_its_arguments_is_refused(argument):
+    def kernel(*arguments):
+        arguments[argument][...] *= 1
+        arguments[argument][..., -1:] += 1.0
+        return arguments[0] + 0.0
+
+    name = ("k_ab", "k_aa", "k_bb")[argument]
+    with pytest.raises(AssertionError, match=f"must not change its arguments, but changes {name};"):
+        check_kernel(kernel)

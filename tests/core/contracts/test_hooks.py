@@ -1,3 +1,4 @@
+import importlib
 import importlib.metadata
 import inspect
 import re
@@ -107,7 +108,10 @@ def broken_entry_points(plugin):
             plugin("no-task", pathkernel_tasks=[Thing("thing")]),
             "PluginError: .* is no subclass of pathkernel_core.contracts.task.Task",
         ),
-        "no-list": (plugin("no-list", pathkernel_tasks=3), "TypeError: "),
+        "no-list": (
+            plugin("no-list", pathkernel_tasks=3),
+            "must return a list, but .* one int",
+        ),
         "unknown-hook": (plugin("unknown-hook", pathkernel_taks=[]), "pathkernel_taks"),
         "twice": (
             plugin("twice", pathkernel_samplers=[Thing("same"), Thing("same")]),
@@ -135,6 +139,26 @@ def test_a_broken_plugin_is_reported_and_the_others_work(plugin, name):
         plugins.task("one")
 
 
+@pytest.mark.parametrize(
+    ("hook", "returned", "reason"),
+    [
+        ("pathkernel_tasks", named_task("one"), r"tasks must return a list, but .* \[Named\]"),
+        ("pathkernel_results", Result, r"results must return a list, .*return \[Result\]"),
+        ("pathkernel_analyses", Thing("one"), "must return a list, but returned one Thing"),
+        ("pathkernel_analyses", Thing, r"must return a list, .* return \[Thing\(\)\]"),
+        ("pathkernel_analyses", [Thing], r"gives the class Thing, .* return \[Thing\(\)\]"),
+        ("pathkernel_samplers", (Thing,), r"gives the class Thing, but must give objects"),
+        ("pathkernel_commands", "one", "must return a list, but returned one str"),
+    ],
+)
+def test_a_hook_that_returns_no_list_of_its_kind_is_named(plugin, hook, returned, reason):
+    good = plugin("good", pathkernel_tasks=[named_task("good")])
+    plugins = load_plugins([plugin("bad", **{hook: returned}), good], strict=False)
+    (failure,) = [entry.error for entry in plugins.loaded if entry.error]
+    assert re.search(reason, failure)
+    assert list(plugins.tasks) == ["good"]
+
+
 @pytest.mark.parametrize("name", BROKEN)
 def test_strict_mode_raises(plugin, name, monkeypatch):
     entry, reason = broken_entry_points(plugin)[name]
@@ -156,6 +180,53 @@ def test_a_plugin_that_raises_while_it_is_imported(tmp_path, monkeypatch):
     entry = importlib.metadata.EntryPoint("explosive", "explosive_plugin", hooks.GROUP)
     (report,) = load_plugins([entry]).loaded
     assert report.error == "RuntimeError: no licence"
+
+
+@pytest.fixture
+def plugin_of_source(tmp_path, monkeypatch):
+    """Make an entry point to a plugin module of a given source."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def make(source):
+        monkeypatch.delitem(sys.modules, "plugin_of_source", raising=False)
+        (tmp_path / "plugin_of_source.py").write_text(source)
+        importlib.invalidate_caches()
+        return importlib.metadata.EntryPoint("written", "plugin_of_source", hooks.GROUP)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        ("import sys; sys.exit('no licence')", "SystemExit: no licence"),
+        ("raise GeneratorExit('over')", "GeneratorExit: over"),
+        ("class Skipped(BaseException): pass\nraise Skipped('not here')", "Skipped: not here"),
+        (
+            "from pathkernel_core.contracts.hooks import hookimpl\n"
+            "@hookimpl\ndef pathkernel_tasks(): raise SystemExit(4)",
+            "SystemExit: 4",
+        ),
+    ],
+)
+def test_a_plugin_that_ends_the_process_is_skipped(plugin, plugin_of_source, source, reason):
+    good = plugin("good", pathkernel_tasks=[named_task("parity")])
+    plugins = load_plugins([plugin_of_source(source), good])
+    assert list(plugins.tasks) == ["parity"]
+    assert {entry.name: entry.error for entry in plugins.loaded} == {"written": reason, "good": ""}
+    with pytest.raises(PluginError, match=f"plugin written .*{reason}"):
+        load_plugins([plugin_of_source(source)], strict=True)
+
+
+def test_ctrl_c_ends_the_loading_of_plugins(plugin_of_source):
+    with pytest.raises(KeyboardInterrupt):
+        load_plugins([plugin_of_source("raise KeyboardInterrupt")])
+
+
+def test_what_a_plugin_prints_is_no_output(plugin_of_source, capsys):
+    load_plugins([plugin_of_source("import math\nprint('welcome')\nmath.no_such_thing")])
+    assert capsys.readouterr() == ("", "welcome\n")
 
 
 def test_unknown_names_suggest_the_nearest(plugin):

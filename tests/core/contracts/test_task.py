@@ -87,6 +87,22 @@ def validation(change):
     return lambda good, seed: Examples(*change(good.train.inputs.copy(), good.train.labels.copy()))
 
 
+def into_a_buffer(part="train"):
+    """A realise that puts every draw into the same array."""
+    buffers = []
+
+    def realise(self, seed):
+        good = Parity.realise(self, seed)
+        array = good.train.inputs if part == "train" else np.ones((1, 4, 4)) + seed
+        buffers[:] = buffers or [np.empty_like(array)]
+        buffers[0][...] = array
+        if part == "layers":
+            return dataclasses.replace(good, layers=[AttentionProduct(buffers[0])] * 2)
+        return dataclasses.replace(good, train=Examples(buffers[0], good.train.labels))
+
+    return realise
+
+
 def with_value(array, value):
     array[0] = value
     return array
@@ -214,6 +230,14 @@ BROKEN = {
     "attention of the training examples only": (
         {"realise": replaced(layers=lambda good, seed: [Attention(np.ones((8, 1, 2, 2)) / 2)])},
         "",
+    ),
+    "arrays that the next draw fills": (
+        {"realise": into_a_buffer()},
+        "later draw changed .*inputs",
+    ),
+    "heads that the next draw fills": (
+        {"realise": into_a_buffer("layers")},
+        "later draw changed array 1 of the layers.* of an earlier one",
     ),
     "unknown readout": ({"realise": replaced(readout=lambda good, seed: "middle")}, ""),
 }

@@ -220,7 +220,7 @@ def test_a_kernel_that_rounding_made_singular_is_reported(library, space):
 
 
 @pytest.mark.parametrize("space", SPACES)
-@pytest.mark.filterwarnings("ignore:overflow|invalid value:RuntimeWarning")
+@pytest.mark.filterwarnings("error:overflow|invalid value:RuntimeWarning")
 def test_a_kernel_that_overflows_is_reported(library, space):
     xi = library.array(np.full((3, 1, 2), 1e200) * np.array([[[1.0, -1.0]]]))
     expected = {

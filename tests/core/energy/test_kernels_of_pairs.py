@@ -167,6 +167,73 @@ def test_large_kernels_are_checked_by_mixtures(generator, monkeypatch):
         Problem.from_kernels(kernels, labels)
 
 
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("form", ["full", "pairs"])
+def test_exchanged_examples_of_two_paths_are_seen_at_every_size(form, exact, monkeypatch):
+    """At random: all examples of a pair of paths are permuted, or two are exchanged."""
+    if not exact:
+        monkeypatch.setattr("pathkernel_core.energy.kernel_packing.EXACT_ROWS", 1)
+    generator = np.random.default_rng(5)
+    for number in range(12):
+        paths, examples = generator.integers(2, 6), generator.integers(6, 20)
+        xi = generator.standard_normal((examples, paths, 3))
+        kernels, labels = kernels_of(xi, xi), np.sign(xi[:, 0, 0])
+        given = kernels if form == "full" else kernels[np.triu_indices(paths)]
+        Problem.from_kernels(given, labels)
+        order = np.arange(examples)
+        some = order if number % 2 else generator.choice(order, 2, replace=False)
+        order[some] = np.roll(some, 1)
+        one, other = generator.choice(paths, 2, replace=False)
+        kernels[one, other] = kernels[one, other][:, order]
+        kernels[other, one] = kernels[one, other].T
+        given = kernels if form == "full" else kernels[np.triu_indices(paths)]
+        with pytest.raises(pk.NotPositiveDefiniteError, match="have an eigenvalue of -"):
+            Problem.from_kernels(given, labels)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_kernels_of_other_new_examples_are_refused(library, generator, shared, monkeypatch):
+    network = Network((3,), 10, shared=shared)
+    xi, labels = formulas.random_examples(network, 12, 5, generator)
+    new = generator.standard_normal((6, 3, 5))
+    cross, own = kernels_of(new, xi), np.einsum("aqi,api->qpa", new, new) / 5
+    kernels = kernels_of(xi, xi)
+    if not shared:
+        kernels, cross, own = (np.einsum("pp...->p...", array) for array in (kernels, cross, own))
+    problem = Problem.from_kernels(library.array(kernels), library.array(labels), not shared)
+    solution = pk.minimise_action(problem, network, 0.01)
+
+    def predict(cross, own):
+        return solution.predict(library.array(cross), library.array(own))
+
+    assert library.numpy(predict(cross, own).variance).min() > 0
+    changes = [(-own, "negative" if not shared else "must be positive semidefinite")]
+    changes += [(factor * own, "not kernels of the same new examples") for factor in (0.1, 0.0)]
+    changes += [(own[..., ::-1], "the predictor's variance on new example")]
+    if shared:
+        changes += [(own + np.triu(np.ones((3, 3)), 1)[..., None], "own of .* must be symmetric")]
+    for most in (1000, 1):
+        monkeypatch.setattr("pathkernel_core.energy.kernel_packing.EXACT_ROWS", most)
+        for change, message in changes:
+            with pytest.raises((ValueError, pk.NotPositiveDefiniteError), match=message):
+                predict(cross, change.copy())
+    with pytest.raises(ValueError, match=r"own must have .* but has \(\)"):
+        solution.predict(library.array(cross), own.tolist())
+
+
+def test_variances_that_rounding_makes_negative_are_zero(generator):
+    """New examples that are training examples, down to the lowest temperatures."""
+    network = Network((3,), 10)
+    xi, labels = formulas.random_examples(network, 30, 20, generator)
+    kernels = kernels_of(xi, xi)
+    problem, own = Problem.from_kernels(kernels, labels), np.einsum("pqaa->pqa", kernels)
+    for temperature in 10.0 ** np.arange(-14, 0, 3):
+        solution = pk.minimise_action(problem, network, temperature, throw=False)
+        variance = solution.predict(kernels, own).variance
+        assert variance.min() >= 0
+        assert variance.max() < 10 * temperature + 1e-12
+
+
 def test_inputs_and_kernels_are_not_mixed_up(generator):
     xi, labels = formulas.random_examples(Network((2,), 10), 9, 5, generator)
     kernels = kernels_of(xi, xi)
@@ -254,3 +321,9 @@ def test_derivatives_refuse_what_belongs_to_the_other_problem(generator):
         solution.predict(xi, kernels)
     with pytest.raises(ValueError, match="cross must have shape"):
         given.predict(xi)
+    own = torch.einsum("pqaa->pqa", kernels)
+    assert given.predict(kernels, own).variance.min() > 0
+    with pytest.raises(pk.NotPositiveDefiniteError, match="own of shape"):
+        given.predict(kernels, -own)
+    with pytest.raises(pk.NotPositiveDefiniteError, match="not kernels of the same new examples"):
+        given.predict(kernels, own / 10)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import pathkernel_core as pk
-from pathkernel_core.energy import path_kernels
+from pathkernel_core.energy import kernel_packing, path_kernels
 from pathkernel_core.energy.token_kernels.erf import erf_kernel
 from pathkernel_core.energy.token_kernels.relu import relu_kernel
 from pathkernel_core.system import memory
@@ -33,6 +33,21 @@ def test_kernels_are_those_of_their_activation_functions(covariance):
     expected = quadrature(erf, np.array(covariance))
     actual = erf_kernel(*map(np.array, (k_ab, k_aa, k_bb)))
     assert actual == pytest.approx(expected, rel=1e-5)
+
+
+def test_kernels_that_the_theory_would_refuse_are_not_computed(monkeypatch):
+    """Of n paths and P examples n(n+1)/2 · P(P+1)/2; not those with new examples."""
+    inputs, layers = np.ones((7, 4, 5)), [pk.AttentionProduct(np.zeros((6, 5, 5)))]
+    monkeypatch.setattr(kernel_packing, "MOST_KERNELS", 21 * 28)
+    assert pk.path_kernels(inputs, layers, "relu").shape == (6, 6, 7, 7)
+    monkeypatch.setattr(kernel_packing, "MOST_KERNELS", 21 * 28 - 1)
+    with pytest.raises(ValueError, match=r"of all pairs of 6 paths between 7 examples have"):
+        pk.path_kernels(inputs, layers, "relu")
+    monkeypatch.setattr(path_kernels, "_between_all", lambda *_: pytest.fail("computed"))
+    with pytest.raises(ValueError, match="take fewer paths or examples"):
+        pk.path_kernels(inputs, layers, "relu")
+    cross, own = pk.path_kernels(inputs, layers, "relu", new=inputs)
+    assert (cross.shape, own.shape) == ((6, 6, 7, 7), (6, 6, 7))
 
 
 def test_relu_of_parallel_opposite_and_zero_tokens():
@@ -138,6 +153,58 @@ def test_single_precision_stays(library, generator):
     kernels = pk.path_kernels(library.array(inputs, "float32"), layers)
     assert kernels.dtype == library.xp.float32
     np.testing.assert_allclose(library.numpy(kernels), exact, atol=3e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kernel", ["linear", "relu"])
+def test_homogeneous_kernels_scale_until_they_underflow(library, generator, kernel, dtype):
+    inputs, omegas = drawn(generator, examples=3)
+    layers = [pk.Attention(library.array(omega, dtype)) for omega in omegas]
+
+    def kernels(scale):
+        return library.numpy(pk.path_kernels(library.array(scale * inputs, dtype), layers, kernel))
+
+    expected, info = kernels(1.0), np.finfo(dtype)
+    smallest = math.sqrt(info.smallest_normal / info.eps)
+    rtol = 30 * info.eps * np.abs(expected).max()
+    for scale in (10 * smallest, math.sqrt(smallest), 1e-4, 1e4, 1 / math.sqrt(smallest)):
+        actual = kernels(scale) / scale**2
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=rtol)
+    for scale in (0.1 * smallest, 1e-3 * smallest):
+        with pytest.raises(ValueError, match=f"the kernels of inputs underflow in .*{dtype}"):
+            kernels(scale)
+        tiny = library.array(scale * inputs, dtype)
+        with pytest.raises(ValueError, match="rescale new"):
+            pk.path_kernels(library.array(inputs, dtype), layers, kernel, new=tiny)
+    assert not kernels(0.0).any()
+
+
+ASYMMETRIC = {
+    "one token": lambda k_ab, k_aa, k_bb: (1 + k_ab) ** 2 / (1 + k_aa),
+    "powers": lambda k_ab, k_aa, k_bb: k_ab**2 + k_aa * k_bb**2,
+    "slip": lambda k_ab, k_aa, k_bb: k_ab / (k_aa * k_aa) ** 0.5,
+}
+
+
+@pytest.mark.parametrize("function", ASYMMETRIC.values(), ids=ASYMMETRIC.keys())
+def test_asymmetric_functions_are_refused(library, generator, function):
+    inputs, new = generator.standard_normal((2, 30, TOKENS, WIDTH))
+    layers = [pk.AttentionProduct(library.array(generator.standard_normal((2, WIDTH, WIDTH))))]
+    alike = new / np.linalg.norm(new, axis=-1, keepdims=True)
+    arrays = [library.array(array) for array in (inputs, new, alike)]
+    with pytest.raises(ValueError, match="kernel <lambda> is not symmetric in its tokens"):
+        pk.path_kernels(arrays[0], layers, function)
+    # tokens of one length cannot tell, but new ones of other lengths can
+    with pytest.raises(ValueError, match="is not symmetric"):
+        pk.path_kernels(arrays[2], layers, function, new=arrays[1])
+
+
+def test_functions_that_underflow_are_refused(generator):
+    inputs = generator.standard_normal((4, TOKENS, WIDTH))
+    layers = [pk.AttentionProduct(generator.standard_normal((2, WIDTH, WIDTH)))]
+    for function in (lambda k, *_: np.exp(k - 1e4), lambda k, *_: 1e-300 * k):
+        with pytest.raises(ValueError, match=r"<lambda> is too small for float64: its largest"):
+            pk.path_kernels(inputs, layers, function)
 
 
 @pytest.mark.parametrize("name", [pytest.param("jax", marks=pytest.mark.slow), "torch"])

@@ -37,6 +37,10 @@ def by_quadrature(posterior, prior):
     return logs.max() + np.log(scipy.integrate.trapezoid(np.exp(logs - logs.max()), w))
 
 
+FEW_STARTS = pytest.mark.filterwarnings("ignore:one of . starts:UserWarning")
+
+
+@FEW_STARTS
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_the_volume_is_that_of_an_integral(rank):
     """Of w = Σ_g k_g q_g, whose density is |w|^ν K_ν(|w|) / (√π 2^ν Γ(ν + ½)), ν = (G − 1)/2.
@@ -58,6 +62,7 @@ def test_the_volume_is_that_of_an_integral(rank):
     assert best.log_evidence == pytest.approx(by_quadrature(posterior, prior), abs=0.01)
 
 
+@FEW_STARTS
 def test_a_product_has_no_symmetry():
     posterior = peaked(pk.AttentionProduct(np.zeros((1, 1, 1))), 2.0)
     best = pk.maximise_attention(posterior, starts=2)[0]
@@ -77,6 +82,7 @@ def marked(examples, seed=0):
     return inputs, np.sign(inputs[np.arange(examples), place, 1])
 
 
+@FEW_STARTS
 def test_the_maximum_attends_to_the_marked_token():
     inputs, labels = marked(60)
     heads = pk.KeyVectors(np.zeros((2, 3)))
@@ -93,6 +99,7 @@ def test_the_maximum_attends_to_the_marked_token():
     assert best.density.log_density > posterior.evaluate(np.zeros(6)).log_density + 10
 
 
+@FEW_STARTS
 def test_exchanged_heads_are_as_many_maxima():
     """Two heads that differ count twice, two that are equal once."""
     inputs, labels = marked(60)
@@ -134,6 +141,38 @@ def test_rotations_move_along_the_tangents(rank):
         assert log_volume == pytest.approx(2 * math.log(2))
 
 
+@pytest.fixture
+def one_head():
+    inputs, labels = marked(30)
+    heads = pk.KeyVectors(np.zeros((1, 3)))
+    return pk.AttentionPosterior(inputs, labels, [heads], pk.Network((1,), 20), 0.1, 9.0)
+
+
+def test_starts_at_each_maximum_are_counted(one_head):
+    generator, ends = np.random.default_rng(3), []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(5):  # a start of one's own is no search, and warns of nothing
+            start = one_head.initial(generator)
+            (end,) = pk.maximise_attention(one_head, starts=0, start=start)
+            assert end.starts == 1
+            ends.append(end.density.log_density)
+        maxima = pk.maximise_attention(one_head, starts=5, seed=3)
+    assert sum(maximum.starts for maximum in maxima) == 5
+    for maximum in maxima:
+        same = [abs(end - maximum.density.log_density) < 1e-3 for end in ends]
+        assert maximum.starts == sum(same)
+    assert maxima[0].starts > 1
+
+
+def test_a_single_start_at_the_highest_maximum_is_warned_of(one_head):
+    with pytest.warns(UserWarning, match="one of 3 starts ended at the highest maximum found, so"):
+        pk.maximise_attention(one_head, starts=3, max_evaluations=2)
+    start = one_head.initial(np.random.default_rng(0))
+    with pytest.warns(UserWarning, match="one of 2 starts"):
+        pk.maximise_attention(one_head, starts=1, start=start, max_evaluations=2)
+
+
 def test_more_parameters_than_labels_are_warned_of():
     inputs, labels = marked(8)
     zeros = np.zeros((1, 2, 3))
@@ -141,7 +180,8 @@ def test_more_parameters_than_labels_are_warned_of():
 
     def maximise(layer):
         posterior = pk.AttentionPosterior(inputs, labels, [layer], network, 0.1)
-        return pk.maximise_attention(posterior, starts=1, max_evaluations=3)
+        start = posterior.initial(np.random.default_rng(0))
+        return pk.maximise_attention(posterior, starts=0, start=start, max_evaluations=3)
 
     # 12 queries and keys, less one rotation
     with pytest.warns(pk.OverfittingWarning, match="11 parameters, symmetries not"):

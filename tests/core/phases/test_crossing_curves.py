@@ -6,7 +6,8 @@ from two_heads import PLANE, along_variance, minima, over_the_plane
 
 import pathkernel as front
 import pathkernel_core as pk
-from pathkernel_core.phases.coexistence import ActionFamily, crossings_between
+from pathkernel_core.phases import crossing_curves
+from pathkernel_core.phases.coexistence import ActionFamily, crossings_between, is_lower
 from pathkernel_core.phases.crossing_curves import crossing_curve, curve_onwards
 from pathkernel_core.phases.curves import Stops
 
@@ -74,7 +75,7 @@ def test_inputs_labels_and_temperature_in_other_units_move_the_curve_by_these():
         assert one == pytest.approx(other, abs=1e-7)
 
 
-def test_three_curves_meet_at_a_triple_point():
+def test_three_curves_meet_at_a_triple_point(monkeypatch):
     task = front.HiddenMarkov().realise(seed=0)
     xi = front.attentioned_inputs(task.train.inputs, task.layers, readout=task.readout)
     problem = pk.Problem(xi, task.train.labels)
@@ -91,6 +92,20 @@ def test_three_curves_meet_at_a_triple_point():
         minimum.solution.action for start in curve.further_starts for minimum in start.minima
     ]
     np.testing.assert_allclose(actions, actions[0], rtol=1e-8)
+    # it ends there: no third minimum is lower at the point before, nor lies that beyond
+    ordered = curve.points if curve.points[0] is triple else curve.points[::-1]
+    before = ordered[1]
+    assert not is_lower(family.search(before.point), before.minima[0])
+    distances = [np.linalg.norm(point.point - triple.point) for point in ordered]
+    assert distances == sorted(distances)
+    assert 0 < distances[1] < distances[2] - distances[1]
+    # where the triple point is not found, at the last point before
+    monkeypatch.setattr(crossing_curves, "_triple_point", lambda *_: None)
+    towards = ordered[2] if curve.points[-1] is triple else ordered[2].opposite
+    open_end = curve_onwards(family, towards, stops)
+    assert open_end.further_starts == []
+    assert not is_lower(family.search(open_end.points[-1].point), open_end.points[-1].minima[0])
+    assert len(open_end.points) > 1
     for start in curve.further_starts:
         np.testing.assert_array_equal(start.point, triple.point)
         further = curve_onwards(family, start, stops).points

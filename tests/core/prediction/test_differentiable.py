@@ -210,3 +210,76 @@ def test_numpy_does_not_differentiate():
     network, (inputs, labels, *_) = problem(1)
     with pytest.raises(TypeError, match="arrays of numpy cannot be differentiated"):
         pk.differentiable_solution(inputs[:, :4], labels, network, 0.3)
+
+
+@functools.cache
+def along_a_direction(outputs, skips):
+    """Problem whose inputs, labels, temperature and variances all move along one direction."""
+    generator = np.random.default_rng(3)
+    network = pk.Network((2,), 7, (0.7, 1.3, 1.9), outputs, skips)
+    xi = generator.standard_normal((8, network.n_paths, 2))
+    labels = np.sign(generator.standard_normal((8, outputs)))
+    theta = [xi, labels, np.array(0.3), np.array(network.variances)]
+    directions = [0.2 * generator.standard_normal(array.shape) for array in theta]
+    return network, theta, directions, xi[:3] + 0.3
+
+
+def sum_along(form, step):
+    """Sum of functions of the results at a step along the direction, with PyTorch."""
+    xp = pytest.importorskip("torch")
+    settings = (2, 0.6) if form == "features" else (1, None)
+    network, theta, directions, new = along_a_direction(*settings)
+    xi, labels, temperature, variances = (
+        xp.asarray(array) + step * xp.asarray(direction)
+        for array, direction in zip(theta, directions)
+    )
+    arguments, space = (xp.asarray(new),), form
+    if form == "kernels":
+        cross = xp.einsum("api,bqi->pqab", arguments[0], xi) / 2
+        own = xp.einsum("api,aqi->pqa", arguments[0], arguments[0]) / 2
+        arguments, space = (cross, own), "auto"
+        xi = xp.einsum("api,bqi->pqab", xi, xi) / 2
+    solution = pk.differentiable_solution(
+        xi, labels, network, temperature, variances=variances, space=space, tolerance=1e-10
+    )
+    prediction = solution.predict(*arguments)
+    results = (prediction.mean, prediction.variance, solution.order_parameter, solution.action)
+    return sum(xp.sum(xp.cos(result)) for result in results) + solution.log_evidence
+
+
+def slopes_of_torch(form, step, order):
+    """Value, and derivatives up to an order, at a step along the direction."""
+    torch = pytest.importorskip("torch")
+    step = torch.tensor(step, dtype=torch.float64, requires_grad=True)
+    values = [sum_along(form, step)]
+    for _ in range(order):
+        values += torch.autograd.grad(values[-1], step, create_graph=True)
+    return np.array([float(value.detach()) for value in values])
+
+
+@pytest.mark.parametrize("form", ["examples", "features", "kernels"])
+def test_derivatives_of_every_order_are_those_of_the_order_below(form):
+    size = 1e-3
+    above, below = (slopes_of_torch(form, step, 2)[:3] for step in (size, -size))
+    differences = (above - below) / (2 * size)
+    derivatives = slopes_of_torch(form, 0.0, 3)
+    np.testing.assert_allclose(derivatives[1:], differences, rtol=2e-4)
+
+
+@pytest.mark.parametrize("way", ["hessian", pytest.param("grad of grad", marks=pytest.mark.slow)])
+def test_second_derivatives_of_jax_are_those_of_torch(way):
+    """Forward over reverse, and reverse over reverse within jit."""
+    jax, torch = pytest.importorskip("jax"), pytest.importorskip("torch")
+    network, theta, _, _ = along_a_direction(1, None)
+
+    def function(xp, temperature):
+        xi, labels = map(xp.asarray, theta[:2])
+        solution = pk.differentiable_solution(xi, labels, network, temperature, tolerance=1e-10)
+        return solution.log_evidence + xp.sum(xp.cos(solution.order_parameter))
+
+    temperature = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
+    first = torch.autograd.grad(function(torch, temperature), temperature, create_graph=True)
+    (expected,) = torch.autograd.grad(first, temperature)
+    of_jax = functools.partial(function, jax.numpy)
+    second = jax.hessian(of_jax) if way == "hessian" else jax.jit(jax.grad(jax.grad(of_jax)))
+    assert second(0.3) == pytest.approx(float(expected), rel=1e-7)

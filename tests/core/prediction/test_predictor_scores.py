@@ -94,7 +94,7 @@ def test_bad_new_examples_are_named(library, generator):
     network = pk.Network((2,), 10)
     xi, labels = formulas.random_examples(network, 5, 3, generator)
     solution = pk.gp_limit(pk.Problem(library.array(xi), library.array(labels)), network, 1.0)
-    for shape in ((4, 3), (0, 2, 3)):
+    for shape in ((4, 3), (4, 3, 3)):
         with pytest.raises(ValueError, match=r"xi must have shape \(P_new, \d+, \d+\), but has"):
             solution.predict(library.array(np.ones(shape)))
     for shape in ((4, 1, 3), (4, 2, 2)):
@@ -165,6 +165,22 @@ def test_bad_alignments_are_named(library):
 def test_labels_of_zero_are_refused(library):
     with pytest.raises(ValueError, match="such as ±1, but contain 0"):
         pk.accuracy(library.array(np.ones(3)), library.array(np.array([1.0, 0.0, 1.0])))
+
+
+def test_an_empty_test_set_is_named(library, generator):
+    network = pk.Network((2,), 10)
+    xi, labels = formulas.random_examples(network, 5, 3, generator)
+    kernels = np.einsum("api,bqi->pqab", xi, xi)
+    of_inputs = pk.gp_limit(pk.Problem(library.array(xi), library.array(labels)), network, 1.0)
+    given = pk.Problem.from_kernels(library.array(kernels), library.array(labels))
+    of_kernels = pk.gp_limit(given, network, 1.0)
+    none, cross, own = (library.array(np.empty(s)) for s in ((0, 2, 3), (2, 2, 0, 5), (2, 2, 0)))
+    for call in (lambda: of_inputs.predict(none), lambda: of_inputs.predict_mean(none)):
+        with pytest.raises(ValueError, match=r"xi of shape \(0, 2, 3\) has no examples; give at"):
+            call()
+    for call in (lambda: of_kernels.predict(cross, own), lambda: of_kernels.predict_mean(cross)):
+        with pytest.raises(ValueError, match=r"cross of shape .* has no new examples; give at"):
+            call()
 
 
 def test_predictions_that_overflow_are_refused(library, generator):

@@ -79,6 +79,7 @@ def computed(whole, tmp_path_factory):
     """The same with a result."""
     path = shutil.copytree(whole, tmp_path_factory.mktemp("computed") / "study")
     run_result(Parts(), path)
+    assert check(path).results == ()
     return path
 
 
@@ -100,16 +101,19 @@ def test_parts_stand_in_one_zarr_beside_the_study(computed):
     study = StoredStudy(computed)
     assert study.results == ["parts"]
     assert study.parts("parts") == [f"parts/of/{number}" for number in range(3)]
-    tree = xr.open_datatree(computed / "parts.zarr", engine="zarr")
+    tree = xr.open_datatree(computed / "parts.zarr", engine="zarr", chunks=None)
     assert [float(tree[f"of/{number}/number"][0]) for number in range(3)] == [0, 1, 2]
     assert float(study.result("parts/of/1")["number"][0]) == 1
     assert study.result("parts")["of/1"].number == 1
     assert counted(Parts(), computed) == []
-    assert check(computed).results == ()
 
 
 def test_parts_that_are_done_outlast_an_error(path, computed):
-    with pytest.raises(RuntimeError, match="as asked"):
+    message = (
+        "the result 'parts' cannot be computed: RuntimeError: as asked. Its own code raised this, "
+        f"class {__name__}.Parts"
+    )
+    with pytest.raises(PluginError, match=message):
         run_result(Parts(fail_at=2), path)
     stored = StoredStudy(path)
     assert [stored.holds(f"parts/of/{number}") for number in range(3)] == [True, True, False]
@@ -163,12 +167,12 @@ DAMAGE = {  # with the parts that are computed again
 def test_a_damaged_part_is_computed_again(computed, tmp_path, file):
     path, (change, again) = shutil.copytree(computed, tmp_path / "study"), DAMAGE[file]
     change(path / "parts.zarr" / file)
-    assert check(path).study == ()
-    assert str(path / "parts.zarr") in check(path).results[0]
+    checked = check(path)
+    assert checked.study == ()
+    assert str(path / "parts.zarr") in checked.results[0]
     with pytest.warns(StudyWarning, match=r"parts\.zarr.* is damaged"):
         assert counted(Parts(), path) == again
-    assert content(path) == content(computed)
-    assert check(path).results == ()
+    assert content(path) == content(computed)  # in which check names no damage
 
 
 def test_reading_damage_is_refused(computed, tmp_path):
@@ -323,3 +327,14 @@ def test_results_are_read_below_a_folder_named_pieces(computed, tmp_path):
     path = shutil.copytree(computed, tmp_path / "pieces" / "study")
     flip(path / "parts.zarr" / "of" / "1" / "zarr.json")
     assert check(path).results
+
+
+def test_what_a_failed_removal_left_is_named_and_removed(path, computed, monkeypatch):
+    run_result(Parts(), path)
+    left = path / ".parts.zarr.0123456789ab.partial"
+    shutil.copytree(path / "parts.zarr", left)
+    (line,) = check(path).results
+    assert line == f"{left} was left by a command that failed; run it again, which removes it"
+    run_result(Parts(), path)
+    assert check(path).results == ()
+    assert names(path) == names(computed)

@@ -1,5 +1,6 @@
 """A stored study: its points, its data drawn again, its options and its files."""
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from pathkernel_analyses.heads import HeadScores
 from pathkernel_core.contracts.hooks import Plugins
 from pathkernel_core.contracts.options import option
 from pathkernel_datasets.errors import NotInStudyError, StudyError
+from pathkernel_datasets.folder.reading import open_study
 from pathkernel_datasets.results.stored_study import StoredStudy
 from pathkernel_datasets.run.run_study import compute_study, run_study
 from pathkernel_datasets.study.identity import identity_of
@@ -151,3 +153,20 @@ def test_files_are_found_again_from_anywhere(tmp_path, monkeypatch):
     Path("there/numbers.txt").write_text("three")
     with pytest.raises(StudyError, match='provenance, numbers: the folder has "one two"'):
         StoredStudy(moved, plugins).rebuild(study.point(10))
+
+
+@pytest.mark.parametrize("sweep", [{}, {"examples": (6, 8)}])
+def test_a_dataset_that_was_copied_alone_opens_and_says_what_is_missing(tmp_path, sweep):
+    run_study(Study(SmallTask(), (10,), (0.1,), sweep=sweep), tmp_path / "whole")
+    alone = tmp_path / "alone"
+    shutil.copytree(tmp_path / "whole" / "study.zarr", alone / "study.zarr")
+    study = StoredStudy(alone, PLUGINS)
+    assert study.dataset.identical(open_study(tmp_path / "whole"))
+    assert (study.results, study.is_complete) == ([], True)
+    if sweep:
+        with pytest.raises(StudyError, match=r"no folder examples-6, that of examples 6, which th"):
+            _ = study.singles
+    else:
+        assert study.singles == [study]
+    with pytest.raises(StudyError, match=r"a study without its folder; move it to study\.zarr"):
+        open_study(shutil.copytree(alone / "study.zarr", tmp_path / "study.zarr"))

@@ -9,6 +9,7 @@ import pytest
 
 from pathkernel_core.energy.statistics import SufficientStatistics
 from pathkernel_datasets.errors import StudyWarning, TaskError
+from pathkernel_datasets.folder.piece_files import write_arrays
 from pathkernel_datasets.folder.study_folder import StudyFolder
 from pathkernel_datasets.run.sums import is_summed, sum_examples, sum_part
 from pathkernel_datasets.study.identity import identity_of
@@ -34,7 +35,8 @@ def data(blocks, drawn=None, stop=None):
             drawn.append(number)
         return block(number, library)
 
-    return SimpleNamespace(n_examples=5 * blocks, n_blocks=blocks, block=tell)
+    xi = np.zeros((1, 2, 3))
+    return SimpleNamespace(n_examples=5 * blocks, n_blocks=blocks, block=tell, xi=xi)
 
 
 def total(folder, data, report=lambda progress: None):
@@ -79,6 +81,25 @@ def test_a_damaged_sum_is_summed_again(tmp_path):
         assert not is_summed(StudyFolder(tmp_path, IDENTITY), 0)
     with pytest.warns(StudyWarning, match=r"seed-0\.npz is damaged"):
         again = total(tmp_path, data(20))
+    np.testing.assert_array_equal(again.gram, sums.gram)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"gram": np.zeros((2, 3))},
+        {"gram": np.zeros((1, 1, 1, 1)), "projections": np.zeros((1, 1, 1))},
+        {"n_examples": "many"},
+        {"further": 1},
+    ],
+)
+def test_sums_of_other_shapes_are_named_and_summed_again(tmp_path, other):
+    sums, folder = total(tmp_path, data(3)), StudyFolder(tmp_path, IDENTITY)
+    names = ("gram", "projections", "label_square", "n_examples")
+    values = {name: getattr(sums, name) for name in names} | other
+    write_arrays(tmp_path / "sums" / "seed-0.npz", values, folder.core)
+    with pytest.warns(StudyWarning, match=r"seed-0\.npz holds other sums than those of the study"):
+        again = total(tmp_path, data(3))
     np.testing.assert_array_equal(again.gram, sums.gram)
 
 

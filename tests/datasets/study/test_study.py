@@ -1,5 +1,6 @@
 """Studies: what they are made of, and what is refused before anything is computed."""
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -7,11 +8,11 @@ import pytest
 from small_task import Small
 
 from pathkernel_core.contracts.options import option
-from pathkernel_core.contracts.task import Task
+from pathkernel_core.contracts.task import Blocks, Task
 from pathkernel_datasets.errors import TaskError
 from pathkernel_datasets.run.run_study import run_study
 from pathkernel_datasets.study.identity import identity_of
-from pathkernel_datasets.study.study import Study
+from pathkernel_datasets.study.study import Study, make_task
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 
 pytestmark = pytest.mark.version
@@ -86,3 +87,62 @@ def test_a_strangers_task_that_fails_is_named():
         TaskError, match=r"the task 'sized' with examples=-5, tokens=3 cannot draw "
     ):
         identity_of(Study(Sized(examples=-5), widths=(10,)))
+
+
+@dataclass(frozen=True)
+class Mistaken(Small):
+    """A stranger's task, one of whose own functions makes a mistake."""
+
+    name = "mistaken"
+    place: str = option("", "function of the mistake")
+    mistake = KeyError("token")
+
+    def __post_init__(self):
+        self.fail_in("made")
+
+    def realise(self, seed):
+        self.fail_in("drawn")
+        return super().realise(seed)
+
+    def blocks(self, seed):
+        self.fail_in("blocks")
+        if self.place != "block":
+            return None
+        return Blocks(12, 6, lambda number: self.fail_in("block"))
+
+    def provenance(self):
+        self.fail_in("provenance")
+        return super().provenance()
+
+    def fail_in(self, place):
+        if self.place == place:
+            raise self.mistake
+
+
+@pytest.mark.parametrize("mistake", [KeyError("token"), IndexError("row 3"), SystemExit(2)])
+@pytest.mark.parametrize(
+    ("place", "doing"),
+    [
+        ("made", "cannot be made"),
+        ("drawn", "with .*place='drawn' cannot draw seed 0"),
+        ("blocks", "with .* cannot draw seed 0"),
+        ("block", "with .* cannot draw block 0 of seed 0"),
+        ("provenance", "with .* cannot tell its provenance"),
+    ],
+)
+def test_a_mistake_in_a_tasks_own_code_names_the_task_and_its_class(
+    tmp_path, monkeypatch, place, doing, mistake
+):
+    monkeypatch.setattr(Mistaken, "mistake", mistake)
+    with pytest.raises(TaskError) as error:
+        run_study(Study(make_task(Mistaken, {"place": place}), widths=(5,)), tmp_path / "a")
+    kind = type(mistake).__name__
+    assert re.search(f"the task 'mistaken' {doing}: {kind}: ", str(error.value))
+    assert str(error.value).endswith(f"Its own code raised this, class {__name__}.Mistaken")
+
+
+def test_what_a_task_refuses_is_told_as_it_says_it():
+    with pytest.raises(ValueError, match=r"^tokens must be at least 2, but is 1$"):
+        make_task(Sized, {"tokens": 1})
+    with pytest.raises(ValueError, match="variant must be one of"):
+        make_task(HiddenMarkov, {"variant": "loud"})

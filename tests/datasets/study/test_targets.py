@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import json
+import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -173,10 +174,10 @@ def test_charts_show_every_measure(dataset):
     charts = {chart.name: chart for chart in study_charts(dataset, 0.1)}
     assert list(charts)[:3] == ["r_squared", "mean_squared_error", "log_predictive_density"]
     for name in MEASURES:
-        held = json.dumps(charts[name].altair().to_dict())
+        held = json.dumps(charts[name].specification(validate=True))
         assert "long" in held
         assert "short" in held
-    held = json.dumps(charts["temperature_choice"].altair().to_dict())
+    held = json.dumps(charts["temperature_choice"].specification(validate=True))
     assert "T of smallest validation error" in held
 
 
@@ -204,3 +205,11 @@ def test_the_kind_is_part_of_the_study(tmp_path):
     assert identities[1] == identities[0] | {"kind": "targets"}
     run_study(Study(Signs(centred=False), **grid), tmp_path / "signs")
     assert "accuracy" in open_study(tmp_path / "signs")
+
+
+def test_charts_of_two_targets_are_drawn_without_warnings(of_two):
+    """Total kernels of several outputs are not stored."""
+    for chart in study_charts(of_two, 0.1):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", RuntimeWarning)
+            assert chart.draw().to_dict(validate=False)

@@ -132,6 +132,16 @@ class FlatLabel(Labels):
         return {"first_label": 1.0}
 
 
+class ComplexTrace(Trace):
+    def compute(self, situation):
+        return {name: value + 0j for name, value in super().compute(situation).items()}
+
+
+class Worded(Trace):
+    def compute(self, situation):
+        return {name: "two" for name in super().compute(situation)}
+
+
 class Unstable(Trace):
     """Fails as a limit may."""
 
@@ -148,6 +158,8 @@ class Misplaced(Trace):
     [
         (Forgetting, "'trace' declares 'rank', but returned no such value"),
         (Undeclared, r"'trace' returned 'rank' of shape \(\)"),
+        (ComplexTrace, "'trace' returned 'trace' of dtype complex128.* return its parts or"),
+        (Worded, "'trace' returned 'trace' of dtype <U3, .* real numbers; return numbers"),
         (Misplaced, "'trace' has the scope 'point'"),
     ],
 )

@@ -348,3 +348,26 @@ def test_outputs_that_do_not_fit():
             "equally many columns",
             batches=inputs(3).split(sizes),
         )
+
+
+class Picture(Values):
+    """The same layer on tokens in rows and columns of an image."""
+
+    def forward(self, x):
+        x = x.unflatten(1, (2, 2))
+        parts = (part(x) for part in (self.q, self.k, self.v))
+        q, k, v = (part.flatten(1, 2).unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in parts)
+        heads = ((q @ k.mT).softmax(dim=-1) @ v).transpose(1, 2).flatten(2)
+        return self.readout(self.sum(heads.unflatten(1, (2, 2))).flatten(1, 2)[:, 1:].mean(dim=1))
+
+
+@pytest.mark.parametrize("picture", ["heads", "tangent"])
+def test_tokens_of_an_image_are_those_of_a_sequence(picture):
+    """Values, outputs and derivatives have their tokens on two axes."""
+    captured = []
+    for model in (Values().double(), Picture().double()):
+        options = {"readout": "mean"}
+        if picture == "tangent":
+            options = {"outputs": outputs_of(model), "projection": WHOLE}
+        captured.append(capture(model, [inputs()], picture=picture, **options))
+    np.testing.assert_allclose(captured[1].xi, captured[0].xi, atol=1e-12)

@@ -10,7 +10,11 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 
-from pathkernel_pruning.heads.gain_choice import choose_heads_by_gains, refit_remaining_gains
+from pathkernel_pruning.heads.gain_choice import (
+    STEPS,
+    choose_heads_by_gains,
+    refit_remaining_gains,
+)
 from pathkernel_pruning.heads.loss_form import (
     FormSums,
     LossForm,
@@ -138,6 +142,47 @@ def test_a_network_without_error_keeps_its_gains():
     form = made.form(np.ones(HEADS))
     assert form.temperature > 0
     np.testing.assert_allclose(form.refit_gains(np.ones(HEADS, dtype=bool), 0.3), np.ones(HEADS))
+
+
+@pytest.mark.parametrize("error", [0.0, 0.1, 0.5])
+def test_the_noise_is_the_error_or_a_twentieth_of_the_targets(error):
+    """In several batches: T = 2 max(Σ(z − y)², 0.05 Σ y²) over the number of targets."""
+    generator, gains = np.random.default_rng(0), np.ones(HEADS)
+    targets = 3 * generator.normal(size=(30, 2))
+    outputs = targets * (1 + error)
+    sums = FormSums(gains, "squared")
+    for part in (slice(0, 10), slice(10, 30)):
+        sums.add(outputs[part], targets[part], 0 * gains, np.zeros((HEADS, HEADS)))
+    share = max(error**2, 0.05)
+    assert sums.result().temperature == pytest.approx(2 * share * (targets**2).mean())
+
+
+def test_targets_of_zero_without_error_have_a_positive_noise():
+    sums = FormSums(np.ones(HEADS), "squared")
+    sums.add(np.zeros((4, 1)), np.zeros((4, 1)), np.zeros(HEADS), np.zeros((HEADS, HEADS)))
+    assert sums.result().temperature > 0
+
+
+@pytest.mark.parametrize("refits", [False, True])
+def test_progress_of_a_choice_counts_the_heads_that_are_chosen(refits):
+    reports = []
+    made = network(heads=(3, 3))
+    choice = choose_heads_by_gains(
+        made, 5, trials=0, refits=refits, prior_variance=0.3, report=reports.append
+    )
+    seen = [(report.done, report.total) for report in reports if "order" in report.doing]
+    renewals = [number for number, is_new in enumerate(choice.renewed) if is_new]
+    assert len(renewals) > 1
+    assert seen == [(number, 5) for number in renewals]
+    refitting = [(report.done, report.total) for report in reports if "refit" in report.doing]
+    assert [report.doing for report in reports[len(seen) :]] == ["refitting gains"] * len(refitting)
+    assert refitting in ([(0, 1)], [(0, STEPS), (1, STEPS)]) if refits else not refitting
+
+
+def test_progress_of_a_refit_counts_its_steps():
+    reports = []
+    refit_remaining_gains(network(), np.ones(HEADS), 0.3, steps=3, report=reports.append)
+    assert [(report.done, report.total) for report in reports] == [(0, 3), (1, 3), (2, 3)]
 
 
 def chosen(made, count, **options):
