@@ -31,7 +31,6 @@ from pathkernel_core.energy.posterior import inputs_span, rotated
 from pathkernel_core.energy.statistics import (
     SufficientStatistics,
     check_examples,
-    warn_of_one_class,
 )
 from pathkernel_core.paths.network import Network
 from pathkernel_core.system.errors import NotPositiveDefiniteError
@@ -66,11 +65,6 @@ class Problem:
     PrecisionError
         If JAX's 64-bit mode is off.
 
-    Warns
-    -----
-    UserWarning
-        If labels are all 1 or all −1.
-
     Notes
     -----
     The network has no bias: subtract the mean of the labels first and add it to predictions, as
@@ -92,7 +86,6 @@ class Problem:
 
     def __init__(self, xi: Array, labels: Array, space: SpaceName = "auto"):
         xi, labels = check_examples(xi, labels)
-        warn_of_one_class(labels)
         xp = array_namespace(xi=xi)
         examples, paths, width = xi.shape
         if space not in get_args(SpaceName):
@@ -187,7 +180,6 @@ class Problem:
         (3,)
         """
         form = given_kernels(kernels, labels, branches)
-        warn_of_one_class(form.labels)
         examples, outputs = form.labels.shape
         return cls.__new__(cls)._set(form, 0, form.n_paths, examples, outputs, None)
 

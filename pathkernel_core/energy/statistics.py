@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import operator
 import os
-import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
@@ -266,20 +265,6 @@ def _check_no_numbers_of_classes(labels: Array, shape: tuple[int, ...]) -> None:
         f"labels of shape {shape} are integers {named}; give {remedy}, or floating-point numbers "
         "for targets"
     )
-
-
-def warn_of_one_class(labels: Array) -> None:
-    """Warn if labels (P, 1) of classes are all 1 or all −1."""
-    xp = array_namespace(labels=labels)
-    if labels.shape[0] == 1 or labels.shape[1] > 1:
-        return
-    first, last = float(xp.min(labels)), float(xp.max(labels))
-    if first == last and abs(first) == 1:
-        warnings.warn(
-            f"labels of shape {tuple(labels.shape)} are all {first:g}: of one class there is "
-            "nothing to learn but a constant",
-            stacklevel=3,
-        )
 
 
 def batch_sums(xi: Array, labels: Array) -> tuple[Array, Array, Array]:

@@ -1,5 +1,4 @@
 import math
-import warnings
 
 import formulas
 import numpy as np
@@ -207,21 +206,3 @@ def test_numbers_of_classes_are_no_targets(library, generator):
         if classes > 2:
             Problem(library.array(xi), library.array(with_gap, "int64"))
     Problem(library.array(xi), library.array(np.sign(xi[:, 0, 0]), "int64"))
-
-
-@pytest.mark.parametrize("label", [1.0, -1.0])
-def test_labels_of_one_class_are_warned_of(library, generator, label):
-    xi = generator.standard_normal((6, 2, 3))
-    kernels = np.einsum("api,bqi->pqab", xi, xi)
-    labels = library.array(np.full(6, label))
-    for call in (
-        lambda: Problem(library.array(xi), labels),
-        lambda: Problem.from_kernels(library.array(kernels), labels),
-    ):
-        with pytest.warns(UserWarning, match=rf"labels of shape \(6, 1\) are all {label:g}: of"):
-            call()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        Problem(library.array(xi), library.array(np.full(6, 2.0)))  # targets
-        Problem(library.array(xi[:1]), labels[:1])
-        Problem(library.array(xi), library.array(np.tile([1.0, -1.0], (6, 1))))

@@ -170,7 +170,7 @@ def test_a_single_start_at_the_highest_maximum_is_warned_of(one_head):
         pk.maximise_attention(one_head, starts=3, max_evaluations=2)
     start = one_head.initial(np.random.default_rng(0))
     with pytest.warns(UserWarning, match="one of 2 starts"):
-        pk.maximise_attention(one_head, starts=1, start=start, max_evaluations=2)
+        pk.maximise_attention(one_head, starts=1, start=3 * start, max_evaluations=2)
 
 
 def test_more_parameters_than_labels_are_warned_of():

@@ -257,6 +257,7 @@ def slopes_of_torch(form, step, order):
     return np.array([float(value.detach()) for value in values])
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("form", ["examples", "features", "kernels"])
 def test_derivatives_of_every_order_are_those_of_the_order_below(form):
     size = 1e-3

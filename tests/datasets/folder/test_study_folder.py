@@ -223,7 +223,8 @@ def test_pieces_of_another_study_are_not_taken(tmp_path, pieces, monkeypatch):
         with pytest.raises(Killed):
             run(path, other)
     shutil.copy(pieces / "pieces" / "seed-0_N-10.npz", path / "pieces")
-    assert run(path, other) == 2
+    with pytest.warns(StudyWarning, match="is of another study; a run computes it again"):
+        assert run(path, other) == 2
 
 
 def test_what_killed_processes_left_is_removed(tmp_path, whole):
