@@ -100,9 +100,10 @@ def test_three_curves_meet_at_a_triple_point(monkeypatch):
     assert distances == sorted(distances)
     assert 0 < distances[1] < distances[2] - distances[1]
     # where the triple point is not found, at the last point before
-    monkeypatch.setattr(crossing_curves, "_triple_point", lambda *_: None)
     towards = ordered[2] if curve.points[-1] is triple else ordered[2].opposite
-    open_end = curve_onwards(family, towards, stops)
+    with monkeypatch.context() as patch:
+        patch.setattr(crossing_curves, "_triple_point", lambda *_: None)
+        open_end = curve_onwards(family, towards, stops)
     assert open_end.further_starts == []
     assert not is_lower(family.search(open_end.points[-1].point), open_end.points[-1].minima[0])
     assert len(open_end.points) > 1

@@ -75,6 +75,7 @@ def by_differences(outputs, space, index):
     return offset(0), slope / (12 * step), direction
 
 
+@pytest.mark.slow_on_jax(space=("features",))
 @pytest.mark.parametrize(
     ("space", "outputs"),
     [

@@ -275,6 +275,7 @@ def test_an_option_that_is_no_option_of_the_task_is_told_when_it_is_used(path):
         study.rebuild(study.point(10))
 
 
+@pytest.mark.slow  # beside the tests of single edits above
 @pytest.mark.parametrize("edits", [6])
 def test_random_edits_are_refused_by_name_or_read_right(edits):
     program = [sys.executable, str(FOLDER / "edited_folders.py"), "--edits", str(edits)]

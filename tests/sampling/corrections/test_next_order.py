@@ -358,7 +358,7 @@ def predictor_given(u, network, xi, labels, new, temperature):
 @pytest.mark.parametrize(
     ("network", "evidence_bound", "fraction"),
     [
-        (pk.Network((2, 2), 20), 0.01, 0.1),
+        pytest.param(pk.Network((2, 2), 20), 0.01, 0.1, marks=pytest.mark.slow),
         pytest.param(pk.Network((2, 2), 80), 0.001, 0.03, marks=pytest.mark.slow),
         (pk.Network((1,), 40, (1.1, 0.8, 1.3), outputs=2, skips=0.7), 0.01, 0.1),
     ],
