@@ -140,8 +140,9 @@ def not_minimised(solution: Solution, descend: Descender) -> MinimisationError:
         f"{solution.status.value}. The largest gradient is "
         f"{solution.gradient_norm:.2g} after {solution.evaluations} evaluations (at most "
         f"{descend.max_evaluations} from each start), the tolerance {descend.tolerance:.2g}. "
-        "Raise the tolerance or max_evaluations, start from a neighbouring solution, or pass "
-        "throw=False to use the point as it is",
+        "Raise max_evaluations or the tolerance, or leave the tolerance out, which accepts a "
+        "gradient of rounding alone; start from a neighbouring solution; or pass throw=False to "
+        "use the point as it is",
         solution,
     )
 

@@ -57,9 +57,8 @@ class Problem:
     Raises
     ------
     ValueError
-        If shapes do not match, there are no examples, a value is NaN or infinite, labels are the
-        numbers of classes, integers from 0 or 1 without gaps, or the kernels of all pairs of paths
-        would have more than 2³⁰ elements.
+        If shapes do not match, there are no examples, a value is NaN or infinite, labels are
+        integers 0 and 1, or the kernels of all pairs of paths would have more than 2³⁰ elements.
     TypeError
         If the arrays are of different libraries or devices, or not real floating.
     PrecisionError

@@ -13,7 +13,6 @@ import numpy as np
 
 from pathkernel_core.arrays.scalars import positive, whole_number
 from pathkernel_core.paths.heads import every_head, head_label
-from pathkernel_core.system.arguments import suggest_arguments
 from pathkernel_core.system.notebook import table
 from pathkernel_core.system.text import number
 
@@ -85,7 +84,6 @@ class Network:
     skips: tuple[float | None, ...] = ()
     shared: bool = True
 
-    @suggest_arguments
     def __init__(
         self,
         heads: Sequence[int],

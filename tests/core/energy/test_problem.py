@@ -190,19 +190,3 @@ def test_an_order_parameter_must_be_real_and_symmetric(generator):
         problem.energy_and_gradient(np.eye(2) * (1 + 1j), 0.1)
     with pytest.raises(ValueError, match=r"order_parameter must be symmetric.*up to 0\.3"):
         problem.energy_and_gradient(np.array([[1.0, 0.3], [0.0, 1.0]]), 0.1)
-
-
-def test_numbers_of_classes_are_no_targets(library, generator):
-    """At random: all of 0 … k or 1 … k, as integers; as real numbers, or with gaps, they are."""
-    xi = generator.standard_normal((12, 2, 3))
-    for _ in range(20):
-        first, classes = generator.integers(2), generator.integers(2, 6)
-        numbers = first + np.concatenate([np.arange(classes), generator.integers(classes, size=12)])
-        labels = generator.permutation(numbers[:12])
-        with pytest.raises(ValueError, match=f"are integers {first} .*or floating-point numbers"):
-            Problem(library.array(xi), library.array(labels, "int64"))
-        Problem(library.array(xi), library.array(labels.astype(float)))
-        with_gap = np.where(labels == labels.max(), labels + 1, labels)
-        if classes > 2:
-            Problem(library.array(xi), library.array(with_gap, "int64"))
-    Problem(library.array(xi), library.array(np.sign(xi[:, 0, 0]), "int64"))

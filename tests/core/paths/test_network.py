@@ -1,7 +1,5 @@
-import inspect
 import itertools
 import math
-import re
 
 import numpy as np
 import pytest
@@ -134,20 +132,3 @@ def test_tolerances_and_actions_refer_to_finite_widths():
     assert (network.width, network.smallest_width) == (7, 5)
     limit = Network((2, 2), math.inf)
     assert (limit.width, limit.smallest_width) == (1, 1)
-
-
-@pytest.mark.parametrize(
-    ("argument", "hint"),
-    [
-        ("width", "'width'; did you mean 'widths'?"),
-        ("variance", "'variance'; did you mean 'variances'?"),
-        ("skip", "'skip'; did you mean 'skips'?"),
-        ("bananas", "'bananas'; it takes heads, widths"),
-    ],
-)
-def test_an_unknown_argument_is_named_with_the_nearest(argument, hint):
-    with pytest.raises(TypeError, match=re.escape(f"Network has no argument {hint}")):
-        Network((2, 2), 10, **{argument: 1})
-    with pytest.raises(TypeError, match="missing 1 required positional argument: 'widths'"):
-        Network((2, 2))
-    assert list(inspect.signature(Network).parameters)[:2] == ["heads", "widths"]
