@@ -264,7 +264,7 @@ def test_histories_fall(network, generator):
 def test_too_few_evaluations(generator):
     network = Network((2, 2), 10)
     problem = problem_of(network, generator)
-    message = r"limit on evaluations .* after 5 evaluations .*, the tolerance 1e-08. Raise the"
+    message = r"limit on evaluations .* after 5 evaluations .*, the tolerance 1e-08. Raise max"
     with pytest.raises(pk.MinimisationError, match=message) as caught:
         minimise_action(problem, network, 0.1, max_evaluations=5)
     solution = caught.value.solution
