@@ -10,18 +10,20 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.modules import module as registration
 from torch.overrides import TorchFunctionMode
 
 from pathkernel_core.system.memory import bytes_in_words
 from pathkernel_core.system.text import printable
+from pathkernel_models.batches import tensors_of
 from pathkernel_models.errors import CaptureError
 
 _LAYERS = re.compile(r"(^|_)n(um)?_.*layers?$|layers$|^depths?$|^n_layers?$")
@@ -34,31 +36,6 @@ _MEASURES = re.compile(r"theta|base$|seed")  # whole numbers that neither count 
 _LARGEST = 2**24  # of other whole numbers, such as positions and indices of tokens
 _MOST_ENTRIES, _MOST_LEVELS = 2**18, 32  # of a configuration; names of labels are entries
 _TIES = 64  # names of an array
-_FACTORIES = {
-    getattr(torch, name)
-    for name in [
-        "arange",
-        "bartlett_window",
-        "blackman_window",
-        "empty",
-        "empty_strided",
-        "eye",
-        "full",
-        "hamming_window",
-        "hann_window",
-        "kaiser_window",
-        "linspace",
-        "logspace",
-        "ones",
-        "rand",
-        "randint",
-        "randn",
-        "randperm",
-        "tril_indices",
-        "triu_indices",
-        "zeros",
-    ]
-}
 
 
 class BoundsError(CaptureError):
@@ -96,20 +73,33 @@ class Bounds:
         lengths = (length for shape in shapes for length in shape)
         return cls(len(shapes) + ties, max(lengths, default=0), sum(map(prod, shapes)))
 
-    def check(self, options: dict[str, Any]) -> None:
-        """Raise a BoundsError if numbers of a configuration cannot be those of the weights."""
-        entries: list[tuple[str, Any, int]] = [("", options, 0)]
+    def check(self, options: dict[str, Any], default: Any = None) -> None:
+        """Raise a BoundsError if numbers of a configuration cannot be those of the weights.
+
+        Parameters
+        ----------
+        options : dict
+            The configuration.
+        default : PreTrainedConfig, optional
+            Configuration of the same class without options. Entries that it does not have are the
+            user's own notes, such as the number of examples in training: their numbers are not
+            compared. What a class does with one of these is counted while it is built.
+        """
+        entries: list[tuple[str, Any, int, Any, bool]] = [("", options, 0, default, True)]
         seen = 0
         while entries:
-            name, value, level = entries.pop()
+            name, value, level, default, is_compared = entries.pop()
             seen += 1
             if level > _MOST_LEVELS:
                 raise BoundsError(f"the configuration is nested more than {_MOST_LEVELS} deep")
             if isinstance(value, dict):
-                entries += [(key, item, level + 1) for key, item in value.items()]
+                parts = _parts(default, value)
+                for key, item in value.items():
+                    known = is_compared and (parts is None or key in parts)
+                    entries.append((key, item, level + 1, (parts or {}).get(key), known))
             elif isinstance(value, list | tuple):
-                entries += [(name, item, level + 1) for item in value]
-            elif isinstance(value, int | float):
+                entries += [(name, item, level + 1, None, is_compared) for item in value]
+            elif is_compared and isinstance(value, int | float):
                 self._check_number(name, value)
             if seen + len(entries) > _MOST_ENTRIES:
                 raise BoundsError(f"the configuration has more than {_MOST_ENTRIES} entries")
@@ -149,6 +139,16 @@ class Bounds:
             yield
 
 
+def _parts(default: Any, options: dict[str, Any]) -> dict[str, Any] | None:
+    """Values that a class of configurations has by default, or None if the class is not known."""
+    kind = getattr(default, "model_type", None)
+    if kind is None or options.get("model_type", kind) != kind:
+        return None
+    # further names of entries are properties, such as num_labels, and those of attribute_map
+    names = (*dir(type(default)), *default.attribute_map)
+    return dict.fromkeys(names) | vars(default)
+
+
 @dataclass
 class _Counts:
     """What a model has been made of so far."""
@@ -158,6 +158,7 @@ class _Counts:
     modules: int = 0
     elements: int = 0
     bytes: int = 0
+    storages: dict[StorageWeakRef, int] = field(default_factory=dict)
 
     def add_module(self, module: nn.Module, name: str, submodule: nn.Module | None) -> None:
         if threading.get_ident() == self.thread:
@@ -175,9 +176,20 @@ class _Counts:
             self.add_bytes(buffer)
 
     def add_bytes(self, tensor: Tensor) -> None:
+        """Count the storage of a tensor, once; those that are gone again do not count."""
         self.check_bytes(tensor)
-        self.bytes += tensor.numel() * tensor.element_size()
-        self._check_bytes(self.bytes, 2**28 + 2**8 * self.bounds.elements)
+        if tensor.layout != torch.strided:
+            return
+        storage = tensor.untyped_storage()
+        if (reference := StorageWeakRef(storage)) in self.storages:
+            return
+        self.storages[reference] = storage.nbytes()
+        self.bytes += storage.nbytes()
+        most = 5 * 2**27 + 2**8 * self.bounds.elements
+        if self.bytes > most:
+            for other in [other for other in self.storages if other.expired()]:
+                self.bytes -= self.storages.pop(other)
+            self._check_bytes(self.bytes, most)
 
     def check_bytes(self, tensor: Tensor) -> None:
         size = tensor.numel() * tensor.element_size()
@@ -199,7 +211,7 @@ class _Counts:
 
 
 class _Measuring(TorchFunctionMode):
-    """Know the size of every tensor before it is made."""
+    """Compute every tensor without memory first, and know its size before it is made."""
 
     def __init__(self, counts: _Counts):
         super().__init__()
@@ -209,29 +221,26 @@ class _Measuring(TorchFunctionMode):
         self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func in _FACTORIES:
-            self.counts.add_bytes(func(*args, **{**kwargs, "device": "meta"}))
-        elif _is_computed((*args, *kwargs.values())):
-            # a function that needs numbers raises, and returns no tensor that is larger
-            with suppress(NotImplementedError, RuntimeError, TypeError):
-                self._check(func(*_without_memory(args), **_without_memory(kwargs)))
+        for tensor in tensors_of(_sketch(func, args, kwargs)):
+            self.counts.check_bytes(tensor)
         result = func(*args, **kwargs)
-        self._check(result)
+        for tensor in tensors_of(result):
+            self.counts.add_bytes(tensor)
         return result
 
-    def _check(self, result: Any) -> None:
-        for tensor in result if isinstance(result, list | tuple) else (result,):
-            if isinstance(tensor, Tensor) and tensor.is_meta:
-                self.counts.check_bytes(tensor)
 
-
-def _is_computed(args: Any) -> bool:
-    """Whether tensors in memory are among the arguments."""
-    return any(
-        not value.is_meta if isinstance(value, Tensor) else _is_computed(value)
-        for value in args
-        if isinstance(value, Tensor | list | tuple)
-    )
+def _sketch(func: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """Compute a function of torch on the device meta, or return None if it cannot run there."""
+    try:
+        args, kwargs = _without_memory(args), _without_memory(kwargs)
+        makes_first = next(tensors_of((args, kwargs)), None) is None
+        if makes_first or kwargs.get("device") is not None:
+            kwargs["device"] = "meta"
+        return func(*args, **kwargs)
+    # whatever a function raises that needs numbers, or takes other arguments: if these are wrong,
+    # it raises again by itself
+    except Exception:
+        return None
 
 
 def _without_memory(value: Any) -> Any:

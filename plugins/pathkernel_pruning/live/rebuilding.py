@@ -13,7 +13,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -90,11 +90,14 @@ class Recipe:
         Raises a CaptureError, before anything is built, if the recipe names files or exceeds the
         bounds.
         """
-        bounds.check(self.options)
-        check_names(self.name, self.options)
         _library(self.library)  # imports may open files of their own
+        default = None
         if self.library == "transformers":
-            _class_of_transformers(self.name)
+            kind = _class_of_transformers(self.name)
+            with confined(folder), suppress(Exception):  # some classes have no default
+                default = kind.config_class()
+        bounds.check(self.options, default)
+        check_names(self.name, self.options)
         with confined(folder), bounds.watch():
             yield
 

@@ -16,6 +16,7 @@ from pathkernel_core.system.local_files import check_local
 from pathkernel_core.system.text import printable
 from pathkernel_models.errors import CaptureError
 from pathkernel_models.families import AttentionModule, attention_modules
+from pathkernel_pruning.live.bounds import BoundsError
 from pathkernel_pruning.live.content import Content, passing_faults
 from pathkernel_pruning.live.description import (
     APART,
@@ -62,6 +63,9 @@ class SavedModel:
         What a model built from the configuration lacks, by names of modules, such as an activation
         that was exchanged: the model given to :func:`pathkernel.load_model` must have it. Of
         classes whose building is not known, the hooks of their modules.
+    excess : str
+        What the configuration asks for beyond what the weights bound, such as many layers without
+        weights, for which the folder is not built by itself; else empty.
     """
 
     folder: Path
@@ -69,6 +73,7 @@ class SavedModel:
     zero: tuple[str, ...]
     loaded_by: str
     changes: tuple[str, ...] = ()
+    excess: str = ""
 
 
 def save_model(model: nn.Module, folder: str | os.PathLike) -> SavedModel:
@@ -125,10 +130,12 @@ def _save(model: nn.Module, folder: Path) -> SavedModel:
     description.taken_out, description.zero = _removed_labels(layers)
     description.changes = tuple(structure.hooks())
     description.check_savable()
-    recipe, whole = recipe_of(model), None
+    recipe, whole, excess = recipe_of(model), None, ""
     if recipe is not None:
         try:
             whole = _rebuild(recipe, description, model, content)
+        except BoundsError as error:
+            excess = str(error)
         except Exception as error:  # whatever comes of options that no recipe tells
             description.changes = (" ".join(str(error).split()),)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -156,6 +163,7 @@ def _save(model: nn.Module, folder: Path) -> SavedModel:
         description.zero,
         description.loaded_by,
         description.changes,
+        excess,
     )
 
 

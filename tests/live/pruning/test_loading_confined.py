@@ -150,7 +150,7 @@ CLAIMS = {
     "a tensor": (lambda module: torch.zeros(10**5, 10**5), "tensors of 40 GB"),
     "a tensor in the end": (lambda module: torch.ones(10**5)[:, None] * torch.ones(10**5), "40 GB"),
     "buffers": (
-        lambda module: [module.register_buffer(f"b{i}", torch.empty(2**20)) for i in range(70)],
+        lambda module: [module.register_buffer(f"b{i}", torch.empty(2**20)) for i in range(170)],
         "asks for tensors",
     ),
 }
