@@ -56,9 +56,11 @@ def test_the_size_of_notes_is_bounded():
         deep = {"note": deep}
     for _ in range(10):
         note = {"note": [note] * 4}
-    for note, message in ((deep, "nested more than 32"), (note, "more than 262144 entries")):
+    for value, message in ((deep, "nested more than 32"), (note, "more than 262144 entries")):
         with pytest.raises(BoundsError, match=message):
-            SMALL.check({"note": note}, default)
+            SMALL.check({"note": value}, default)
+    with pytest.raises(BoundsError, match="num_labels"):  # of a part that the library looks up
+        SMALL.check({"text_config": {"num_labels": 10**9}}, default)
 
 
 def test_a_model_with_notes_is_loaded(tmp_path):
