@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import traceback
 from collections.abc import Iterable, Iterator, Mapping
+from types import MethodType
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from pathkernel_models.errors import CaptureError
 
 # of inputs that do not fit; a ValueError is the model's own word
 _UNFIT = (RuntimeError, AssertionError, AttributeError, LookupError, TypeError)
+_BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def call_model(model: nn.Module, inputs: Any) -> Any:
@@ -23,17 +26,14 @@ def call_model(model: nn.Module, inputs: Any) -> Any:
 
     Raises a CaptureError if it takes other arguments, or does not run on these.
     """
-    args, kwargs = (inputs,), {}
-    if isinstance(inputs, Mapping):
-        args, kwargs = (), dict(inputs)
-    elif isinstance(inputs, tuple | list):
-        args = tuple(inputs)
-    _check_arguments(model, args, kwargs)
+    args, kwargs = _split_arguments(inputs)
     try:
         return model(*args, **kwargs)
     except (PathkernelError, torch.OutOfMemoryError):
         raise
     except _UNFIT as error:
+        if misfit := _misfit(model, error):
+            raise CaptureError(f"a batch does not fit {type(model).__name__}: {misfit}") from error
         shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors_of(inputs))
         raise CaptureError(
             f"{type(model).__name__} does not run on the batch, tensors of shape {shapes} "
@@ -41,19 +41,46 @@ def call_model(model: nn.Module, inputs: Any) -> Any:
         ) from error
 
 
-def _check_arguments(model: nn.Module, args: tuple, kwargs: Mapping[str, Any]) -> None:
-    """Raise a CaptureError if a model takes other arguments than those of a batch."""
+def named_arguments(model: nn.Module, inputs: Any) -> Iterator[tuple[str, Any]]:
+    """Yield a batch's arguments of a model and their names, "" where the model gives none."""
+    args, kwargs = _split_arguments(inputs)
+    parameters = _parameters(model.forward) or ()
+    names = [entry.name for entry in parameters if entry.kind in _BY_POSITION][: len(args)]
+    yield from zip([*names, *[""] * (len(args) - len(names))], args)
+    yield from kwargs.items()
+
+
+def _split_arguments(inputs: Any) -> tuple[tuple, dict[str, Any]]:
+    """Arguments of a batch by position, and by name."""
+    if isinstance(inputs, Mapping):
+        return (), dict(inputs)
+    return (tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)), {}
+
+
+def _parameters(function: Any) -> list[inspect.Parameter] | None:
+    """Parameters of a function, or None of compiled code, which does not tell."""
     try:
-        signature = inspect.signature(model.forward)
-    except (TypeError, ValueError):  # of compiled code, which has none
-        return
-    try:
-        signature.bind(*args, **kwargs)
-    except TypeError as error:
-        raise CaptureError(
-            f"a batch does not fit {type(model).__name__}: {error}; its arguments are "
-            f"{', '.join(signature.parameters)}"
-        ) from error
+        return [*inspect.signature(function).parameters.values()]
+    except (TypeError, ValueError):
+        return None
+
+
+def _misfit(model: nn.Module, error: Exception) -> str:
+    """How the arguments of a call differ from those that a model takes; "" for other errors.
+
+    Hooks and a ``__call__`` of the class may change arguments, so only a call that failed tells.
+    """
+    if not isinstance(error, TypeError):
+        return ""
+    entered = {frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)}
+    for function in (model.forward, MethodType(type(model).__call__, model)):
+        inner = inspect.unwrap(function)
+        # a module inside may be of the same class: this one's code has not begun
+        start = f"{getattr(inner, '__qualname__', '')}() "
+        if str(error).startswith(start) and getattr(inner, "__code__", None) not in entered:
+            names = ", ".join(entry.name for entry in _parameters(function) or ())
+            return f"{str(error).removeprefix(start)}; its arguments are {names}"
+    return ""
 
 
 def split_batch(batch: Any) -> tuple[Any, Any]:

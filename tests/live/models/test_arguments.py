@@ -191,7 +191,7 @@ def test_batches_of_examples_and_labels():
         capture(MODEL, [LABELLED, (INPUTS, list("abcd"))])
     with pytest.raises(ValueError, match="labels of a batch are a list of unequal rows"):
         capture(MODEL, [(INPUTS, [[1], [1, 2], [1], [2]])])
-    with pytest.raises(ValueError, match=r"does not fit TransformerEncoder: missing .* 'src'; its"):
+    with pytest.raises(ValueError, match=r"does not fit TransformerEncoder: .* 'inputs'; its arg"):
         capture(MODEL, [{"inputs": INPUTS}])
 
 
