@@ -8,6 +8,7 @@ arguments of a batch serve as a check.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from pathkernel_models.batches import named_arguments
 from pathkernel_models.errors import CaptureError
 
 SOFTMAX = (torch.softmax, F.softmax, Tensor.softmax, torch.special.softmax)
@@ -26,6 +28,8 @@ LOW = -900.0
 _PAID = 1e-6  # weights at hidden keys are 0
 _TARGETS = ("decoder_attention_mask", "tgt_key_padding_mask")
 _MASKS = ("attention_mask", "src_key_padding_mask", "key_padding_mask", *_TARGETS)
+_PADDING = re.compile(r"mask|(?<!wave)length")  # names of arguments
+_REPLACED = re.compile(r"masked|mask_(time|feature|patch|pos|token|ind|label)|(^|_)head_mask")
 _MULTI_HEAD = inspect.signature(F.multi_head_attention_forward)
 _FUSED = ("query", "key", "value", "attn_mask")
 
@@ -246,18 +250,20 @@ def aligned_padding(hidden: Tensor, inputs: Any, count: int) -> Tensor | None:
 
 
 def tells_mask(model: nn.Module, inputs: Any) -> bool:
-    """Whether an argument of a model, also one by position, is named as a mask or as lengths."""
-    arguments = inputs
-    if not isinstance(inputs, Mapping):
-        args = inputs if isinstance(inputs, tuple | list) else (inputs,)
-        arguments = inspect.signature(model.forward).bind_partial(*args).arguments
+    """Whether an argument of a model may tell padding: a mask, lengths, or one without a name.
+
+    What a model calls its first argument without a name is no mask; masks that say which tokens are
+    replaced or predicted tell no padding.
+    """
+    arguments = enumerate(named_arguments(model, inputs))
     return any(
         isinstance(value, Tensor)
-        and ("mask" in name or "length" in name)
+        and (_PADDING.search(name) if name else position > 0)
+        and not _REPLACED.search(name)
         and bool(value.numel())
         # a mask that is the same everywhere hides nothing
         and bool((value != value.flatten()[0]).any())
-        for name, value in arguments.items()
+        for position, (name, value) in arguments
     )
 
 

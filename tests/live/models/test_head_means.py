@@ -1,5 +1,7 @@
 """Heads at their means over real tokens, however torch's attention is told of padding."""
 
+from inspect import Parameter, Signature
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="capture is of PyTorch models")
@@ -9,6 +11,7 @@ from torch.nn import functional as F
 from pathkernel_models.attention_heads import AttentionHeads
 from pathkernel_models.errors import CaptureError
 from pathkernel_models.heads_off import heads_off
+from pathkernel_models.masks import tells_mask
 
 WIDTH, HEADS, TOKENS, SEQUENCES = 12, 3, 6, 4
 SIZE = WIDTH // HEADS
@@ -315,3 +318,44 @@ def test_half_of_a_batch_without_padding():
         model(inputs)
     handle.remove()
     torch.testing.assert_close(seen[-1][..., :SIZE], mean.expand(SEQUENCES, TOKENS, -1))
+
+
+def naming(*names):
+    """A module that takes arguments of these names."""
+    module = nn.Module()
+    module.forward = lambda *_: None
+    kind = Parameter.POSITIONAL_OR_KEYWORD
+    module.forward.__signature__ = Signature([Parameter(name, kind) for name in names])
+    return module
+
+
+NO_PADDING = "bool_masked_pos mask_time_indices masked_lm_ids patch_masked head_mask wavelengths"
+PADDING = "attention_mask input_lengths padding_mask pixel_mask mask src_key_padding_mask lengths"
+
+
+def test_names_that_may_tell_padding():
+    inputs, hidden = draw(0)
+    for is_mask, names in ((False, NO_PADDING), (True, PADDING)):
+        for name in names.split():
+            model = naming("x", name)
+            assert tells_mask(model, (inputs, hidden)) is is_mask, name
+            assert tells_mask(model, {"x": inputs, name: hidden}) is is_mask, name
+            assert not tells_mask(model, (inputs, hidden | True))
+
+
+def test_arguments_without_a_name():
+    """A variable number of arguments has none: what is not the first may be a mask."""
+    inputs, hidden = draw(0)
+    for model in (nn.DataParallel(nn.Identity()), naming(), naming("x")):
+        assert not tells_mask(model, inputs)
+        assert tells_mask(model, (inputs, hidden))
+        assert not tells_mask(model, (inputs, hidden | True))
+
+
+def test_masks_of_patches_ask_for_nothing():
+    """Attention that is not seen by head, and patches of which some are replaced."""
+    inputs, hidden = draw(0)
+    pooled = ByHand("pooled")
+    pooled.forward = lambda x, bool_masked_pos=None: ByHand.forward(pooled, x)
+    everything = torch.ones(SEQUENCES, TOKENS)
+    check(pooled, {"x": inputs, "bool_masked_pos": hidden}, everything)
