@@ -14,12 +14,18 @@ from contextlib import contextmanager
 from itertools import chain, islice
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from pathkernel_models.batches import tensors_of
 from pathkernel_models.errors import CaptureError
 from pathkernel_models.precision import lowest_precision, tolerance
-from pathkernel_models.state import hides_attention, open_to_observation, set_evaluation
+from pathkernel_models.state import (
+    hides_attention,
+    open_to_observation,
+    set_evaluation,
+    without_parameter_gradients,
+)
 from pathkernel_models.watching import (
     Points,
     Recording,
@@ -75,15 +81,17 @@ def with_own_function(
     """Return all batches, if observed attention gives the tensors of the model's own on the first.
 
     A model whose attention can be observed as it is does not run. Raises a CaptureError if they
-    differ.
+    differ. No activations are stored but those that ``run`` differentiates by itself, such as an
+    energy by positions, so that gradients are not switched off altogether.
     """
     remaining = iter(batches)
     first = list(islice(remaining, 1))
     for batch in first if hides_attention(model) else ():
-        with set_evaluation(model):
-            own = list(tensors_of(run(batch)))
-        with open_to_observation(model):
-            observed = list(tensors_of(run(batch)))
+        with without_parameter_gradients(model):
+            with set_evaluation(model), torch.enable_grad():
+                own = [tensor.detach() for tensor in tensors_of(run(batch))]
+            with open_to_observation(model), torch.enable_grad():
+                observed = [tensor.detach() for tensor in tensors_of(run(batch))]
         for before, after in zip(own, observed):
             if before.is_floating_point():
                 _check_same(type(model).__name__, before, after)

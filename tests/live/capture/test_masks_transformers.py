@@ -9,6 +9,7 @@ transformers = pytest.importorskip(
 )
 
 from pathkernel_capture.capture import capture
+from pathkernel_models.agreement import with_own_function
 from pathkernel_models.errors import CaptureError
 from pathkernel_pruning.live.head_choice import curvature_scores
 from pathkernel_pruning.live.head_scores import gradient_scores
@@ -213,3 +214,32 @@ def test_a_kernel_of_ones_own(scale):
     if scale == 1:
         np.testing.assert_allclose(captured(), expected.xi, atol=1e-6)
     assert model.config._attn_implementation == name
+
+
+@pytest.mark.parametrize("is_differentiated", [False, True])
+def test_comparing_kernels_stores_nothing(is_differentiated):
+    """Unless a function differentiates by itself, here by its inputs; whoever calls it."""
+    transformers.AttentionInterface.register("test-1.0", own_kernel(1.0))
+    model = made("LlamaModel", LLAMA)
+    states = model.get_input_embeddings()(ids()).detach()
+    model.set_attn_implementation("test-1.0")
+    stored, results = [], []
+
+    def run(batch):
+        batch = batch.clone().requires_grad_(is_differentiated)
+        outputs = model(inputs_embeds=batch)[0]
+        if is_differentiated:
+            (outputs,) = torch.autograd.grad(outputs[:, -1].square().sum(), batch)
+        results.append(outputs)
+        return outputs
+
+    def store(value):
+        stored.append(value.shape)
+        return value
+
+    with torch.no_grad(), torch.autograd.graph.saved_tensors_hooks(store, lambda value: value):
+        batches = list(with_own_function(model, run, [states, states]))
+    assert (len(batches), len(results)) == (2, 2)  # both of the first batch
+    assert bool(stored) is is_differentiated
+    assert not any(result.requires_grad for result in results)
+    assert all(parameter.requires_grad for parameter in model.parameters())
