@@ -32,7 +32,7 @@ _COUNTS = re.compile(
     r"num|^n_|layers?$|heads?$|depth|label|blocks?$|stages?$|repeats?$|experts|groups?$"
 )
 _MOST = 2**16  # that may be counted, if no array of the weights is longer
-_PARTS = re.compile(r"config$|coder$|generator$")  # looked up in any configuration
+_NESTED = re.compile(r"config$|coder$|generator$")  # looked up in any configuration
 _MEASURES = re.compile(r"theta|base$|seed")  # whole numbers that neither count nor index
 _LARGEST = 2**24  # of other whole numbers, such as positions and indices of tokens
 _MOST_ENTRIES, _MOST_LEVELS = 2**18, 32  # of a configuration; names of labels are entries
@@ -96,7 +96,7 @@ class Bounds:
             if isinstance(value, dict):
                 parts = _parts(default, value)
                 for key, item in value.items():
-                    is_own = parts is not None and key not in parts and not _PARTS.search(key)
+                    is_own = parts is not None and key not in parts and not _NESTED.search(key)
                     part = (parts or {}).get(key)
                     entries.append((key, item, level + 1, part, is_compared and not is_own))
             elif isinstance(value, list | tuple):
