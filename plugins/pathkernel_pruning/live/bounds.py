@@ -183,10 +183,9 @@ class _Counts:
         if tensor.layout != torch.strided:
             return
         storage = tensor.untyped_storage()
-        if (reference := StorageWeakRef(storage)) in self.storages:
-            return
+        reference = StorageWeakRef(storage)
+        self.bytes += storage.nbytes() - self.storages.get(reference, 0)  # it may have grown
         self.storages[reference] = storage.nbytes()
-        self.bytes += storage.nbytes()
         most = 5 * 2**27 + 2**8 * self.bounds.elements
         if self.bytes > most:
             for other in [other for other in self.storages if other.expired()]:
