@@ -75,6 +75,40 @@ def test_mistakes_are_reported_under_the_name_of_the_analysis(tmp_path, analysis
         run(tmp_path / "a", analysis())
 
 
+class Labelled(Trace):
+    """Analysis with an axis of its own, whose labels and descriptions are given."""
+
+    def __init__(self, labels=(0, 1), units="1", meaning="place", long_name="trace"):
+        self.variables = (Variable("trace", ("place",), long_name, units),)
+        self.labels, self.dimensions = labels, {"place": meaning}
+
+    def coordinates(self, situation):
+        return {"place": self.labels}
+
+    def compute(self, situation):
+        return {"trace": np.zeros(2)}
+
+
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        ({"labels": [None, 1]}, "its place holds other labels than texts"),
+        ({"labels": [b"a", b"b"]}, "bytes is not JSON"),
+        ({"labels": [1j, 2]}, "complex is not JSON"),
+        ({"labels": np.array(["2020", "2021"], "M8[Y]")}, "datetime is not JSON"),
+        ({"units": 1}, "its variable trace has another attribute units than a text"),
+        ({"long_name": None}, "its variable trace has another attribute long_name than a text"),
+        ({"meaning": 3}, "its variable place has another attribute long_name than a text"),
+        ({"meaning": None}, "its labels place have other attributes than a run writes"),
+    ],
+)
+def test_labels_and_texts_that_could_not_be_read_again_are_refused(tmp_path, given, fault):
+    with pytest.raises(AnalysisError, match=rf"'trace' of class {__name__}\.Labelled: .*{fault}"):
+        run(tmp_path / "a", Labelled(**given))
+    assert list(tmp_path.iterdir()) == []
+    assert run(tmp_path / "a", Labelled(labels=[True, False])).place.size == 2
+
+
 def test_plugins_that_come_later_leave_a_store_alone(tmp_path):
     run(tmp_path / "a")
     assert run(tmp_path / "a", Trace()) == 0

@@ -117,6 +117,15 @@ def _fault(template: xr.Dataset) -> str:
     return ""
 
 
+def unreadable(template: xr.Dataset) -> str:
+    """Fault for which a template that a file describes would be refused; empty if there is none."""
+    try:
+        described = from_json(json.loads(to_json(template)))
+    except (TypeError, ValueError) as error:
+        return f"it cannot be described as JSON ({error})"
+    return "it is not described as it is" if described is None else _fault(described)
+
+
 def irregular_files(path: Path) -> Iterator[str]:
     """Lines about pipes, devices, broken links and links to folders among a study's files."""
     for name in OWN:

@@ -8,7 +8,7 @@ import logging
 import os
 import shutil
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ from pathkernel_core.contracts.analysis import Analysis
 from pathkernel_core.contracts.task import Realisation, Task
 from pathkernel_core.system.atomic import remove_leftovers, replacing_folder
 from pathkernel_core.system.progress import Progress, Report
-from pathkernel_datasets.errors import StudyError, StudyWarning
+from pathkernel_datasets.errors import AnalysisError, StudyError, StudyWarning, TaskError
 from pathkernel_datasets.folder.lock import check_writable, waiting_lock
 from pathkernel_datasets.folder.study_folder import (
     DESCRIPTION,
@@ -32,6 +32,7 @@ from pathkernel_datasets.folder.study_folder import (
     check_regular,
     described_study,
     stored_template,
+    unreadable,
     write_template,
 )
 from pathkernel_datasets.folder.sweep_folder import (
@@ -107,6 +108,8 @@ def begin(
         templates = {value: on_grid(one.template, grid) for value, one in zip(values, compared)}
         # an error is raised before the work
         template = joined_template(name, _meaning(joined, name), templates, text)
+        if fault := unreadable(template):
+            raise _unreadable_task(joined.task, fault)
         is_complete = all(one.is_complete for one in compared) and _is_published(path, template)
         if is_complete and (damage := next(faults(path / STUDY), None)):
             _warn_of_damage(path, damage)
@@ -210,13 +213,48 @@ def _compare(
         library = array_library(joined.backend, joined.dtype)
         settings = (joined, joined.seeds[0], library, first_seeds(joined))
         data = prepare_data(*settings, training_only=True)
-        template = study_template(joined, text, label, analyses, data, library)
+        template = _readable_template(joined, text, label, analyses, data, library)
     is_complete = not damage and _is_published(path, template)
     _log.info("%s is %s", path, "complete" if is_complete else "in progress")
     folder = StudyFolder(path, text)
     named = describe_option(*swept) if swept else ""
     computation = Computation(folder, joined, analyses, named, is_sound=not damage)
     return _Compared(computation, template, is_complete)
+
+
+def _readable_template(
+    study: Study, text: str, label: str, analyses: Sequence[Analysis], *rest: Any
+) -> xr.Dataset:
+    """Template of a study as :func:`study_template` makes it, which its readers take.
+
+    Raises
+    ------
+    TaskError, AnalysisError
+        If labels or attributes are none that they take, by whose they are.
+    """
+    template = study_template(study, text, label, analyses, *rest)
+    if not unreadable(template):
+        return template
+    if fault := unreadable(study_template(study, text, label, (), *rest)):
+        raise _unreadable_task(study.task, fault)
+    for analysis in analyses:
+        if fault := unreadable(study_template(study, text, label, [analysis], *rest)):
+            kind = type(analysis)
+            raise AnalysisError(
+                "the dataset could not be read again with the analysis "
+                f"{analysis.name!r} of class {kind.__module__}.{kind.__qualname__}: {fault}; give "
+                "labels that are texts or numbers, and descriptions that are texts"
+            )
+    raise StudyError(f"the dataset of the study could not be read again: {unreadable(template)}")
+
+
+def _unreadable_task(task: Task, fault: str) -> TaskError:
+    kind = type(task)
+    return TaskError(
+        f"the dataset of the task {task.name!r} of class {kind.__module__}.{kind.__qualname__} "
+        f"could not be read again: {fault}; let realise() name test sets, outputs and sub-networks "
+        "by texts"
+    )
 
 
 def _is_published(path: Path, template: xr.Dataset) -> bool:

@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import itertools
 import json
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -26,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from pathkernel_core.contracts.task import Realisation, Task
+from pathkernel_datasets.errors import TaskError
 from pathkernel_datasets.study.study import (
     POINT,
     SETTINGS,
@@ -58,6 +60,7 @@ def identity_of(study: Study, drawn: Iterable[Realisation] | None = None) -> dic
 def _describe_seed(study: Study, drawn: Realisation) -> dict[str, Any]:
     with task_failures(study.task, "cannot tell its provenance"):
         options, provenance = study.options, study.task.provenance()
+    _check_plain(study.task, options, {"provenance()": provenance, "notes": drawn.notes})
     for name in file_options(options, provenance):
         if os.path.exists(options[name]):
             options[name] = os.path.abspath(options[name])
@@ -76,6 +79,39 @@ def _describe_seed(study: Study, drawn: Realisation) -> dict[str, Any]:
         "drawn": fingerprint(drawn),
     }
     return json.loads(json.dumps(identity))
+
+
+def _check_plain(task: Task, options: Mapping[str, Any], texts: Mapping[str, Any]) -> None:
+    """Check that files can hold the options of a task and its mappings of texts, given by name.
+
+    Raises
+    ------
+    TaskError
+        If a mapping holds something else, or an option is no plain value or sequence of them.
+    """
+    owner = f"the task {task.name!r} of class {type(task).__module__}.{type(task).__qualname__}"
+    for source, mapping in texts.items():
+        if not isinstance(mapping, Mapping):
+            raise TaskError(
+                f"{owner} gives {source} of type {type(mapping).__name__}; give a mapping of texts"
+            )
+        for key, text in mapping.items():
+            for part, value in (("a name", key), (f"for {key!r}", text)):
+                if not isinstance(value, str):
+                    raise TaskError(
+                        f"{owner} gives in its {source} {part} {value!r} of type "
+                        f"{type(value).__name__}; give a text, such as {str(value)!r}"
+                    )
+    for name, value in options.items():
+        entries = value if isinstance(value, list | tuple) else [value]
+        for entry in entries:
+            # by json's own types: NumPy's numbers, but float64, are none of them
+            is_number = isinstance(entry, int | float) and math.isfinite(entry)
+            if not (entry is None or is_number or isinstance(entry, str)):
+                raise TaskError(
+                    f"{owner} has the option {name}={value!r}, of type {type(entry).__name__}; an "
+                    "option is None, a text, a finite number, or a sequence of them"
+                )
 
 
 def text_of(identity: Mapping[str, Any]) -> str:

@@ -1,11 +1,14 @@
 """Studies: what they are made of, and what is refused before anything is computed."""
 
+import dataclasses
 import re
 from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
-from small_task import Small
+from small_task import Small, count_minimisations
 
 from pathkernel_core.contracts.options import option
 from pathkernel_core.contracts.task import Blocks, Task
@@ -146,3 +149,56 @@ def test_what_a_task_refuses_is_told_as_it_says_it():
         make_task(Sized, {"tokens": 1})
     with pytest.raises(ValueError, match="variant must be one of"):
         make_task(HiddenMarkov, {"variant": "loud"})
+
+
+@dataclass(frozen=True)
+class Telling(Small):
+    """A stranger's task whose texts and names may be of other types."""
+
+    name = "telling"
+    limit: object = 1.0
+    origin: ClassVar = {}
+    drawn: ClassVar = {}
+
+    def realise(self, seed):
+        return dataclasses.replace(super().realise(seed), **self.drawn)
+
+    def provenance(self):
+        return self.origin
+
+
+NO_TEXTS = (5, 0.5, None, True, np.int64(3), Path("a"), ("b",))
+SET = Small().realise(0).train
+
+
+@pytest.mark.parametrize(
+    ("origin", "drawn", "limit", "message"),
+    [
+        ({"rows": 5}, {}, 1, r"in its provenance\(\) for 'rows' 5 of type int; .* such as '5'$"),
+        *[
+            ({"rows": value}, {}, 1, f"for 'rows' .* of type {type(value).__name__}; give a text")
+            for value in NO_TEXTS
+        ],
+        *[
+            ({value: "a"}, {}, 1, f"a name .* of type {type(value).__name__}; give a text")
+            for value in NO_TEXTS
+        ],
+        (["rows"], {}, 1, r"gives provenance\(\) of type list; give a mapping of texts"),
+        ({}, {"notes": {"rows": np.int64(3)}}, 1, "in its notes for 'rows' .* of type int64"),
+        ({}, {"test_sets": {3: SET}}, 1, "its labels test_set are of type int64; .* by texts"),
+        ({}, {"sub_networks": {None: ((1,), (1,))}}, 1, "its sub_network holds other labels than"),
+        ({}, {}, float("inf"), "has the option limit=inf, of type float"),
+        ({}, {}, (1, {}), "has the option limit=.*, of type dict"),
+    ],
+)
+def test_what_could_not_be_read_again_is_refused_before_the_work(
+    tmp_path, monkeypatch, origin, drawn, limit, message
+):
+    monkeypatch.setattr(Telling, "origin", origin)
+    monkeypatch.setattr(Telling, "drawn", drawn)
+    minimised = count_minimisations(monkeypatch)
+    with pytest.raises(TaskError, match=rf"the task 'telling' of class {__name__}\.Telling") as e:
+        run_study(Study(Telling(limit=limit), (5,)), tmp_path / "a", analyses=())
+    assert re.search(message, str(e.value))
+    assert minimised == []
+    assert list(tmp_path.iterdir()) == []
