@@ -7,7 +7,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from io import BufferedReader
 from pathlib import Path
@@ -62,6 +62,28 @@ def is_regular(path: str | os.PathLike) -> bool:
     except OSError:
         return False
     return stat.S_ISREG(mode) or (stat.S_ISDIR(mode) and not os.path.islink(path))
+
+
+def file_sizes(
+    path: str | os.PathLike, onerror: Callable[[OSError], None] | None = None
+) -> Iterator[tuple[Path, int]]:
+    """Yield all plain files of a folder, or the path itself if it is one, with their bytes.
+
+    What another process removes meanwhile is left out; so are folders that cannot be listed, unless
+    ``onerror`` raises the error that it is called with.
+    """
+    is_folder = os.path.isdir(path)
+    for folder, _, names in os.walk(path, onerror=onerror) if is_folder else [("", [], [path])]:
+        for name in names:
+            file = Path(folder, name)
+            try:
+                status = os.stat(file)
+            except OSError as error:
+                if error.errno in _NO_FILE:
+                    continue
+                raise
+            if stat.S_ISREG(status.st_mode):
+                yield file, status.st_size
 
 
 def regular_files(path: str | os.PathLike, kind: str) -> list[Path]:

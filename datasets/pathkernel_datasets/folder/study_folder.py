@@ -27,7 +27,13 @@ import numpy as np
 import xarray as xr
 
 from pathkernel_core.system.atomic import replace_file
-from pathkernel_core.system.local_files import IRREGULAR, irregular_entries, is_damage, read_json
+from pathkernel_core.system.local_files import (
+    IRREGULAR,
+    file_sizes,
+    irregular_entries,
+    is_damage,
+    read_json,
+)
 from pathkernel_core.system.memory import CLAIM_RATIO, bytes_in_words, claim_bound, memory_bound
 from pathkernel_datasets.errors import StudyError
 from pathkernel_datasets.folder.piece_files import SUFFIX, read_arrays, warn_of_piece
@@ -228,7 +234,7 @@ class Folder:
 
     def check_claim(self, size: float) -> None:
         """Raise a StudyError if a dataset takes far more memory than the files of the folder."""
-        stored = sum(file.stat().st_size for file in self.path.rglob("*") if file.is_file())
+        stored = sum(size for _, size in file_sizes(self.path))
         if size > min(memory_bound(), claim_bound(stored)):
             raise StudyError(
                 f"{self.path / DESCRIPTION} describes a dataset of {bytes_in_words(size)}, but the "
@@ -360,7 +366,6 @@ class MissingPieceError(Exception):
 
 def remove_empty(folder: Path) -> None:
     """Remove those folders inside a folder, and itself, in which nothing is left."""
-    inside = (entry for entry in folder.rglob("*") if entry.is_dir())
-    for entry in (*sorted(inside, reverse=True), folder):
+    for inside, _, _ in os.walk(folder, topdown=False):
         with suppress(OSError):  # something is there
-            os.rmdir(entry)
+            os.rmdir(inside)

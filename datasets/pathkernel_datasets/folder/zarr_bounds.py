@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import numcodecs
 import numpy as np
 
+from pathkernel_core.system.local_files import file_sizes
 from pathkernel_core.system.memory import bytes_in_words, claim_bound
 
 _TEXT = "string"
@@ -223,16 +224,8 @@ def chunk_sizes(folder: Path) -> dict[str, int]:
 
     Raises a PermissionError if a folder may not be read: Zarr would take it for empty.
     """
-    return {
-        file.relative_to(folder).as_posix(): file.stat().st_size for file in _files(folder / "c")
-    }
-
-
-def _files(path: Path) -> Iterator[Path]:
-    if path.is_file():
-        yield path
-    for folder, _, names in os.walk(path, onerror=_raise_permission):
-        yield from (file for file in (Path(folder, name) for name in names) if file.is_file())
+    sizes = file_sizes(folder / "c", onerror=_raise_permission)
+    return {file.relative_to(folder).as_posix(): size for file, size in sizes}
 
 
 def _raise_permission(error: OSError) -> None:

@@ -272,7 +272,12 @@ def members(path: Path, group: str = "") -> list[str]:
 
     Hidden ones are being written, or were when a process was killed.
     """
-    folders = (file.parent.relative_to(path) for file in (path / group).rglob(METADATA))
+    # not by a glob: another process may remove a folder meanwhile
+    folders = (
+        Path(folder).relative_to(path)
+        for folder, folders, names in os.walk(path / group)
+        if METADATA in (*folders, *names)
+    )
     return sorted(
         folder.as_posix()
         for folder in folders

@@ -332,11 +332,13 @@ def _check_folder(path: Path) -> None:
     """
     # a process that was killed before it described its study leaves folders with locks alone
     if not any(os.path.lexists(path / name) for name in OWN):
-        for file in path.rglob("*"):
-            if not file.is_dir() and file.name[0] != ".":
-                raise StudyError(
-                    f"{path} is no folder of a study, but holds {file}; choose another folder"
-                )
+        for folder, _, names in os.walk(path):
+            for name in names:
+                if name[0] != ".":
+                    raise StudyError(
+                        f"{path} is no folder of a study, but holds {Path(folder, name)}; choose "
+                        "another folder"
+                    )
     check_regular(path)
     check_writable(path, STUDY, PIECES, SUMS)
     for name in (DESCRIPTION, STUDY):

@@ -9,6 +9,7 @@ import pytest
 from pathkernel_core.system.errors import NotLocalError
 from pathkernel_core.system.local_files import (
     check_local,
+    file_sizes,
     irregular_entries,
     is_damage,
     open_regular,
@@ -97,3 +98,24 @@ def test_a_local_path_may_look_like_a_url(tmp_path, monkeypatch):
 )
 def test_only_faults_of_the_content_are_damage(error, damage):
     assert is_damage(error) is damage
+
+
+def test_sizes_of_files_leave_out_what_another_process_removes(tmp_path, monkeypatch):
+    for name in ("a", "b/c", "b/d/e"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"12345"[: len(name)])
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    (tmp_path / "broken").symlink_to(tmp_path / "nothing")
+    sizes = {"a": 1, "b/c": 3, "b/d/e": 5, "link": 1}
+    found = {file.relative_to(tmp_path).as_posix(): size for file, size in file_sizes(tmp_path)}
+    assert found == sizes
+    assert list(file_sizes(tmp_path / "a")) == [(tmp_path / "a", 1)]
+    assert list(file_sizes(tmp_path / "nothing")) == []
+    walk = os.walk
+
+    def racing_walk(path, **settings):
+        for folder, folders, names in walk(path, **settings):
+            yield folder, folders, names + ["gone"]
+
+    monkeypatch.setattr(os, "walk", racing_walk)
+    assert len(list(file_sizes(tmp_path))) == len(sizes)
