@@ -12,7 +12,7 @@ import numpy as np
 import zarr
 
 from pathkernel_core.system.atomic import is_leftover
-from pathkernel_core.system.local_files import check_local
+from pathkernel_core.system.local_files import check_local, file_sizes
 from pathkernel_datasets.folder.piece_files import SUFFIX, file_fault, read_arrays
 from pathkernel_datasets.folder.reading import open_folder
 from pathkernel_datasets.folder.study_folder import (
@@ -69,7 +69,9 @@ def check(path: str | os.PathLike) -> Checked:
         open_folder(path)  # says what it is
     study, results = list(_study_damage(path)), list(_result_damage(path))
     arrays = sum(
-        metadata_of(file.parent).get("node_type") == "array" for file in path.rglob(METADATA)
+        metadata_of(file.parent).get("node_type") == "array"
+        for file, _ in file_sizes(path)
+        if file.name == METADATA
     )
     if study:
         return Checked(tuple(study), tuple(results), arrays=arrays)
@@ -94,53 +96,74 @@ def _study_damage(path: Path) -> Iterator[str]:
     if (path / STUDY).is_dir():
         for name, fault in faults(path / STUDY):
             yield f"{path / STUDY / name} {fault}"
-    template = stored_template(path)
-    folder = None if template is None else folder_of(path, template.attrs["study"])
-    for file in sorted((*path.glob(f"{PIECES}/*{SUFFIX}"), *path.glob(f"{SUMS}/*{SUFFIX}"))):
-        if fault := _piece_fault(folder, file):
-            yield f"{file} {fault}"
-    if folder is None:
-        return
-    if isinstance(folder, SweepFolder):
-        for single in folder.folders.values():
+    study = _stored_study(path)
+    yield from _piece_damage(path, study if isinstance(study, StudyFolder) else None)
+    if isinstance(study, SweepFolder):
+        for single in study.folders.values():
             yield from _study_damage(single.path)
             own = described_study(single.path)
             if own is not None and core_of(json.loads(own.attrs["study"])) != single.core:
                 yield f"{single.path} holds another study than {path / DESCRIPTION}"
-    if folder.fault:
-        yield folder.fault
+    if study is not None and study.fault:
+        yield study.fault
 
 
-def _result_damage(path: Path) -> Iterator[str]:
-    """Lines about damage to results, and to draws that are not published yet."""
-    for file in sorted(path.rglob("*.zarr")):
-        if file.name != STUDY and PIECES not in file.relative_to(path).parts and file.is_dir():
-            for name, fault in faults(file):
-                yield f"{file / name} {fault}"
+def _stored_study(path: Path) -> StudyFolder | SweepFolder | None:
+    """The study in a folder; None if nothing there says which it is."""
     template = stored_template(path)
-    folder = None if template is None else folder_of(path, template.attrs["study"])
-    singles = folder.folders.values() if isinstance(folder, SweepFolder) else [folder]
-    cores = {single.path: single.core for single in singles if single is not None}
-    for owner in dict.fromkeys((path, *cores)):
-        for entry in sorted(filter(is_leftover, owner.glob(".*"))):
-            # else somebody computes, or was killed, and may be writing it
-            if not (owner / PIECES).exists() and (
-                ".zarr." in entry.name or DESCRIPTION in entry.name
-            ):
-                yield f"{entry} was left by a command that failed; run it again, which removes it"
-    for file in sorted(path.glob(f"**/{PIECES}/*/**/*{SUFFIX}")):
-        owner = next(above.parent for above in file.parents if above.name == PIECES)
-        if fault := file_fault(file, cores.get(owner)):
+    return None if template is None else folder_of(path, template.attrs["study"])
+
+
+def _piece_damage(path: Path, study: StudyFolder | None) -> Iterator[str]:
+    """Lines about damage to the pieces and sums in a folder.
+
+    The study is None where it is unknown, and for several values of an option: the files are then
+    those of the study of a single value before.
+    """
+    core = None if study is None else study.core
+    for file in _array_files(path / PIECES):
+        fault = file_fault(file, core)
+        if not fault and study is not None and (piece := study.piece_of(file)) is not None:
+            values = read_arrays(file, study.core)
+            fault = "" if values is None else study.piece_fault(piece, values)
+        if fault and os.path.lexists(file):  # else another process has published it meanwhile
+            yield f"{file} {fault}"
+    for file in _array_files(path / SUMS):
+        if fault := file_fault(file, core):
             yield f"{file} {fault}"
 
 
-def _piece_fault(folder: StudyFolder | SweepFolder | None, file: Path) -> str:
-    """Fault of the file of a piece, or of sums; empty if there is none."""
-    if not isinstance(folder, StudyFolder):  # the pieces of the study of a single value before
-        return file_fault(file, None)
-    if fault := file_fault(file, folder.core):
-        return fault
-    piece = folder.piece_of(file) if file.parent.name == PIECES else None
-    if piece is None or (values := read_arrays(file, folder.core)) is None:
-        return ""
-    return folder.piece_fault(piece, values)
+def _array_files(folder: Path) -> list[Path]:
+    """Files of arrays directly in a folder, and all that is named like one."""
+    _, folders, names = next(os.walk(folder), ("", [], []))
+    return sorted(folder / name for name in (*folders, *names) if name.endswith(SUFFIX))
+
+
+def _result_damage(path: Path) -> Iterator[str]:
+    """Lines about damage to results and to draws that are not published yet, and leftovers."""
+    folders = (Path(above, name) for above, names, _ in os.walk(path) for name in names)
+    for result in sorted(folder for folder in folders if folder.suffix == ".zarr"):
+        if result.name != STUDY and PIECES not in result.relative_to(path).parts:
+            for name, fault in faults(result):
+                yield f"{result / name} {fault}"
+    study = _stored_study(path)
+    singles = study.folders.values() if isinstance(study, SweepFolder) else [study]
+    cores = {single.path: single.core for single in singles if single is not None}
+    for study_path in dict.fromkeys((path, *cores)):
+        yield from _leftovers(study_path)
+    for draws, _ in sorted(file_sizes(path)):
+        parts = draws.relative_to(path).parts
+        if draws.suffix == SUFFIX and PIECES in parts[:-2]:  # in a folder of the result inside
+            study_path = path.joinpath(*parts[: parts.index(PIECES)])
+            if fault := file_fault(draws, cores.get(study_path)):
+                yield f"{draws} {fault}"
+
+
+def _leftovers(path: Path) -> Iterator[str]:
+    """Lines about files that a killed process was about to move into the folder of a study."""
+    if (path / PIECES).exists():  # somebody computes, or was killed, and may be writing them
+        return
+    targets = (path / DESCRIPTION, path / STUDY, *path.glob("*.zarr"))
+    for entry in sorted(path.glob(".*")):
+        if any(is_leftover(entry, target) for target in targets):
+            yield f"{entry} was left by a command that failed; run it again, which removes it"

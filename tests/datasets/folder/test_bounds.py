@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 import xarray as xr
 from folders import content
 
+from pathkernel_core.contracts.hooks import Plugins
 from pathkernel_core.system import memory
 from pathkernel_datasets.errors import StudyError, StudyWarning
 from pathkernel_datasets.folder.check import check
@@ -20,7 +22,8 @@ from pathkernel_datasets.folder.reading import open_study
 from pathkernel_datasets.folder.zarr_files import write_tree
 from pathkernel_datasets.results.stored_study import StoredStudy
 from pathkernel_datasets.run.run_study import compute_study
-from pathkernel_datasets.testing import SMALL_STUDY
+from pathkernel_datasets.study.identity import text_of
+from pathkernel_datasets.testing import SMALL_STUDY, SmallTask
 from pathkernel_datasets.variables.labelling import checksum
 
 FOLDER = Path(__file__).parents[1]
@@ -180,6 +183,28 @@ def test_a_dataset_in_progress_is_bounded_by_the_files_of_its_folder(
             read(in_progress)
 
 
+@pytest.mark.parametrize("read", [open_study, check])
+def test_a_study_is_read_while_what_is_below_it_comes_and_goes(in_progress, read):
+    """Folders of results, and files in them, that other processes write and remove."""
+    passing, is_over = in_progress / "passing.zarr", threading.Event()
+
+    def come_and_go():
+        while not is_over.is_set():
+            (passing / "a" / "c").mkdir(parents=True, exist_ok=True)
+            for name in ("a/zarr.json", "a/c/0", "zarr.json"):
+                (passing / name).write_text("{}")
+            shutil.rmtree(passing)
+
+    other = threading.Thread(target=come_and_go)
+    other.start()
+    try:
+        for _ in range(20):
+            read(in_progress)
+    finally:
+        is_over.set()
+        other.join()
+
+
 IDENTITY = {
     "seeds": ("0", [], [0, 0], [0.5], [True], [-1], None),
     "widths": ([0.0], ["5"], [None], [float("inf")], 5.0),
@@ -266,12 +291,19 @@ def test_a_piece_of_another_study_or_of_other_shapes_is_named_and_computed_again
 
 
 def test_an_option_that_is_no_option_of_the_task_is_told_when_it_is_used(path):
-    """A description can hold any plain value: what takes it says what it must be."""
+    """Files can hold any plain value of an option: what takes it says what it must be."""
     describe_study(
         path, lambda content: content["attributes"]["study"]["options"].update(examples="many")
     )
-    study = StoredStudy(path)
-    with pytest.raises((TypeError, ValueError, StudyError)):
+    metadata = path / "study.zarr" / "zarr.json"
+    root = json.loads(metadata.read_text())
+    identity = json.loads(root["attributes"]["study"])
+    identity["options"]["examples"] = "many"
+    root["attributes"]["study"] = text_of(identity)
+    root["attributes"]["metadata_crc32"] = checksum(root)
+    metadata.write_text(json.dumps(root))
+    study = StoredStudy(path, Plugins(tasks={SmallTask.name: SmallTask}))
+    with pytest.raises((TypeError, ValueError), match="examples must be .* but is 'many'"):
         study.rebuild(study.point(10))
 
 
