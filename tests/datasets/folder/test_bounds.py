@@ -303,7 +303,7 @@ def test_an_option_that_is_no_option_of_the_task_is_told_when_it_is_used(path):
     root["attributes"]["metadata_crc32"] = checksum(root)
     metadata.write_text(json.dumps(root))
     study = StoredStudy(path, Plugins(tasks={SmallTask.name: SmallTask}))
-    with pytest.raises((TypeError, ValueError), match="examples must be .* but is 'many'"):
+    with pytest.raises((TypeError, ValueError), match=r"examples must be .* but is 'many'"):
         study.rebuild(study.point(10))
 
 
