@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import importlib.metadata
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ def named_failures(
     what: str,
     code: type,
     error_class: type[PathkernelError],
-    refusals: tuple[type[Exception], ...] = (),
+    may_refuse: bool = False,
 ) -> Iterator[None]:
     """Raise errors of a plugin's own code again, with the object, its class and the action.
 
@@ -30,16 +31,16 @@ def named_failures(
         Class whose code runs.
     error_class : type
         Class of the error that is raised.
-    refusals : tuple of type
-        Further errors that pass through, by which the code refuses what it is given.
+    may_refuse : bool
+        Whether a ValueError that the code itself raises, or the check of its options, passes
+        through: it refuses what it is given, in words of its own.
     """
-    passing: tuple[type[Exception], ...] = (PathkernelError, OSError, MemoryError, *refusals)
     try:
         yield
-    except passing:
+    except (PathkernelError, OSError, MemoryError):
         raise
     except (Exception, SystemExit) as error:
-        if is_bundled(code):
+        if is_bundled(code) or (may_refuse and _is_refusal(error, code)):
             raise
         raise error_class(
             f"{what}: {type(error).__name__}: {error}. Its own code raised this, class "
@@ -55,3 +56,23 @@ def is_bundled(code: type) -> bool:
     except importlib.metadata.PackageNotFoundError:
         return False
     return package in {entry.module.partition(".")[0] for entry in entries}
+
+
+def _is_refusal(error: BaseException, code: type) -> bool:
+    """Whether an error is a ValueError of a ``raise`` statement of a class's own code.
+
+    That is its package, and the modules of its base classes. Of what they call, NumPy for example,
+    errors are mistakes.
+    """
+    innermost = error.__traceback__
+    if not isinstance(error, ValueError) or innermost is None:
+        return False
+    while innermost.tb_next is not None:
+        innermost = innermost.tb_next
+    module = innermost.tb_frame.f_globals.get("__name__", "")
+    is_own = module.partition(".")[0] == code.__module__.partition(".")[0] or any(
+        module == base.__module__ for base in code.__mro__
+    )
+    # functions written in C have no frame: their errors seem to be raised by the line that calls
+    instruction = innermost.tb_frame.f_code.co_code[innermost.tb_lasti]
+    return is_own and dis.opname[instruction] == "RAISE_VARARGS"

@@ -145,7 +145,7 @@ def _parts(result: Result, study: StoredStudy, report: Report) -> Iterator[tuple
         f"the result {result.name!r} cannot be computed",
         type(result),
         PluginError,
-        refusals=(ValueError,),
+        may_refuse=True,
     )
     with failures():
         computed = result.compute(study, report)

@@ -267,9 +267,7 @@ def make_task(task: type[Task], options: Mapping[str, Any]) -> Task:
     TaskError
         If a task of another distribution fails otherwise.
     """
-    with named_failures(
-        f"the task {task.name!r} cannot be made", task, TaskError, refusals=(ValueError,)
-    ):
+    with named_failures(f"the task {task.name!r} cannot be made", task, TaskError, may_refuse=True):
         return task(**options)
 
 

@@ -121,6 +121,28 @@ def test_parts_that_are_done_outlast_an_error(path, computed):
     assert content(path) == content(computed)
 
 
+class Careless(Single):
+    name = "careless"
+
+    def compute(self, study, report):
+        np.zeros(3) + np.zeros(4)
+
+
+class Refusing(Single):
+    name = "refusing"
+
+    def compute(self, study, report):
+        raise ValueError("one width is too few")
+        yield
+
+
+def test_a_mistake_is_named_and_a_refusal_told_as_the_result_says_it(path):
+    with pytest.raises(PluginError, match=r"'careless' .*: ValueError: operands .*\.Careless$"):
+        run_result(Careless(), path)
+    with pytest.raises(ValueError, match="^one width is too few$"):
+        run_result(Refusing(), path)
+
+
 @pytest.mark.parametrize("steps", [(2, 9, 16, 25), pytest.param(range(45), marks=pytest.mark.slow)])
 def test_a_result_that_is_killed_before_any_step_is_resumed(path, computed, steps):
     for step in steps:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from small_task import Small, count_minimisations
 
+import pathkernel_core as pk
 from pathkernel_core.contracts.options import option
 from pathkernel_core.contracts.task import Blocks, Task
 from pathkernel_datasets.errors import TaskError
@@ -149,6 +150,44 @@ def test_what_a_task_refuses_is_told_as_it_says_it():
         make_task(Sized, {"tokens": 1})
     with pytest.raises(ValueError, match="variant must be one of"):
         make_task(HiddenMarkov, {"variant": "loud"})
+
+
+def refuse(task):
+    raise ValueError("this task has no such examples")
+
+
+def round_again(task):
+    try:
+        raise KeyError("examples")
+    except KeyError as error:
+        raise ValueError("no such examples either") from error
+
+
+MISTAKES = {
+    "broadcast": lambda task: np.zeros(3) + np.zeros(4),
+    "reshape": lambda task: np.zeros(3).reshape(2, 2),
+    "inverse": lambda task: np.linalg.inv(np.zeros((2, 2))),
+    "number": lambda task: int("a"),
+    "unpacking": lambda task: dict([(1, 2, 3)]),
+    "text": lambda task: b"\xff".decode(),
+    "list": lambda task: [].index(3),
+    "core": lambda task: pk.Problem(np.zeros(3), np.zeros(3)),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_value_error_of_what_a_task_calls_is_no_refusal(monkeypatch, mistake):
+    monkeypatch.setattr(Mistaken, "fail_in", lambda task, place: MISTAKES[mistake](task))
+    with pytest.raises(TaskError, match=r"'mistaken' cannot be made: \w+: .*class .*\.Mistaken$"):
+        make_task(Mistaken, {})
+
+
+@pytest.mark.parametrize("refusal", [refuse, round_again])
+def test_a_value_error_that_a_task_raises_itself_is_told_as_it_says_it(monkeypatch, refusal):
+    monkeypatch.setattr(Mistaken, "fail_in", lambda task, place: refusal(task))
+    with pytest.raises(ValueError, match="^(this task has )?no such examples") as error:
+        make_task(Mistaken, {})
+    assert type(error.value) is ValueError
 
 
 @dataclass(frozen=True)
