@@ -10,7 +10,7 @@ import xarray as xr
 from small_task import Small
 
 from pathkernel_core.contracts.analysis import Analysis, Variable
-from pathkernel_datasets.errors import AnalysisError, StudyError
+from pathkernel_datasets.errors import AnalysisError, StudyError, TaskError
 from pathkernel_datasets.folder.reading import open_study
 from pathkernel_datasets.run.run_study import run_study
 from pathkernel_datasets.study.study import Study
@@ -107,6 +107,67 @@ def test_labels_and_texts_that_could_not_be_read_again_are_refused(tmp_path, giv
         run(tmp_path / "a", Labelled(**given))
     assert list(tmp_path.iterdir()) == []
     assert run(tmp_path / "a", Labelled(labels=[True, False])).place.size == 2
+
+
+class Growing(Labelled):
+    """Analysis that returns another number of values somewhere."""
+
+    def __init__(self, count, scope="solution"):
+        super().__init__()
+        self.count, self.scope = count, scope
+
+    def compute(self, situation):
+        return {"trace": np.zeros(self.count(situation))}
+
+
+FIRST_INPUT = Small().realise(1).train.inputs[0, 0, 0]
+
+
+def is_second_seed(situation):
+    return situation.realisation.train.inputs[0, 0, 0] == FIRST_INPUT
+
+
+@pytest.mark.parametrize(
+    ("count", "scope", "fault"),
+    [
+        (
+            lambda s: 2 + is_second_seed(s),
+            "solution",
+            r"seed 1, N = 5.* \(2, 3\), not \(2, 2\) along",
+        ),
+        (
+            lambda s: 2 + is_second_seed(s),
+            "data",
+            r"seed 1, GP limit.* \(3,\), not \(2,\) along place",
+        ),
+        (lambda s: 3, "solution", r"seed 0, .* of shape \(2, 3\), not \(2, 2\) along temperature"),
+        (
+            lambda s: 1 + (s.solution.temperature > 0.5),
+            "solution",
+            r"seed 0, .* of shapes \(1,\) and \(2,\) at different temperatures",
+        ),
+        (lambda s: 2 * (s.solution.temperature < 0.5), "solution", r"shapes \(0,\) and \(2,\) at"),
+    ],
+)
+def test_values_without_labels_are_blamed_on_the_analysis(tmp_path, count, scope, fault):
+    study = Study(Small(), widths=(5,), temperatures=(0.1, 1.0), seeds=(0, 1))
+    with pytest.raises(AnalysisError, match=rf"^analysis 'trace' returned values .*{fault}"):
+        run_study(study, tmp_path / "a", analyses=[Growing(count, scope)])
+
+
+def test_data_of_another_shape_are_blamed_on_the_task(tmp_path, monkeypatch):
+    realise = Small.realise
+
+    def longer(self, seed):
+        drawn = realise(self, seed)
+        sets = dict(drawn.test_sets, long=realise(Small(examples=12), seed).train)
+        return dataclasses.replace(drawn, test_sets=sets) if seed else drawn
+
+    monkeypatch.setattr(Small, "realise", longer)
+    study = Study(Small(), widths=(5,), temperatures=(1.0,), seeds=(0, 1))
+    analysis = Growing(lambda situation: 2 + is_second_seed(situation))
+    with pytest.raises(TaskError, match=r"seed 1 of the task 'small' holds .* as many examples as"):
+        run_study(study, tmp_path / "a", analyses=[analysis])
 
 
 def test_plugins_that_come_later_leave_a_store_alone(tmp_path):

@@ -61,8 +61,11 @@ def values_fault(template: xr.Dataset, declared: Container[str], values: Values)
         sizes = {**template.sizes, "temperature": temperatures.size}
         shape = tuple(sizes[dim] for dim in dims)
         kinds = "biuf" if target.dtype.kind == "f" else "biu"
-        if array.dtype.kind not in kinds or not _fits(array.shape, shape, dims):
-            return f"holds {name} of shape {array.shape} and type {array.dtype}, not {shape}"
+        if not _fits(array.shape, shape, dims):
+            along = f" along {', '.join(map(str, dims))}" if dims else ""
+            return f"holds {name} of shape {array.shape}, not {shape}{along}"
+        if array.dtype.kind not in kinds:
+            return f"holds {name} of type {array.dtype}, not {target.dtype}"
     return ""
 
 

@@ -14,6 +14,7 @@ import dataclasses
 import functools
 import itertools
 import logging
+import math
 import pickle
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,8 +31,9 @@ from pathkernel_core.contracts.analysis import Analysis
 from pathkernel_core.contracts.task import Realisation, Task
 from pathkernel_core.energy.problem import Problem
 from pathkernel_core.paths.network import Network
+from pathkernel_core.system.errors import PathkernelError
 from pathkernel_core.system.progress import Progress, Report, silent
-from pathkernel_datasets.errors import StudyError, TaskError
+from pathkernel_datasets.errors import AnalysisError, StudyError, TaskError
 from pathkernel_datasets.folder.piece_files import write_arrays
 from pathkernel_datasets.folder.pieces import Piece
 from pathkernel_datasets.folder.published import Values
@@ -110,14 +112,45 @@ class Computation:
     ) -> None:
         """Write the file of a piece with rows at more temperatures."""
         self._check_declared(piece, rows.values())
-        arrays = {**self._joined(stored, rows), **(alone or {})}
-        every = {name: np.asarray(array) for name, array in arrays.items()}
-        if fault := self.folder.piece_fault(piece, every):
-            raise TaskError(
+        arrays = {**self._joined(piece, stored, rows), **(alone or {})}
+        self._check_shapes(piece, {name: np.asarray(array) for name, array in arrays.items()})
+        write_arrays(self.folder.file(piece), arrays, self.folder.core)
+
+    def _check_shapes(self, piece: Piece, values: Values) -> None:
+        """Check that values of a piece fit into the dataset of the study.
+
+        Raises
+        ------
+        TaskError, AnalysisError
+            If they do not, by whose they are.
+        """
+        if not self.folder.piece_fault(piece, values):
+            return
+        # the study's own first: those of an analysis may follow the data of a seed
+        for name in sorted(values, key=lambda name: self._analysis_of(name) is not None):
+            one = {"temperature": values["temperature"], name: values[name]}
+            if fault := self.folder.piece_fault(piece, one):
+                raise self._shape_error(piece, name, fault)
+
+    def _shape_error(self, piece: Piece, name: str, fault: str) -> PathkernelError:
+        """Error that a variable of a piece has a fault, by whose it is."""
+        if (analysis := self._analysis_of(name)) is None:
+            return TaskError(
                 f"seed {piece.seed} of the task {self.study.task.name!r} {fault} as the first seed "
                 "has; give every seed as many examples as the first"
             )
-        write_arrays(self.folder.file(piece), arrays, self.folder.core)
+        return AnalysisError(
+            f"analysis {analysis.name!r} returned values that the study has no labels for: {piece} "
+            f"{fault}; return as many at every point as coordinates() gives labels for the first "
+            "seed, NaN where there are none"
+        )
+
+    def _analysis_of(self, name: str) -> Analysis | None:
+        """The analysis that a variable of the dataset comes from; None for the study's own."""
+        for analysis in self.analyses:
+            if any(name in (one.name, f"{one.name}_gp") for one in analysis.variables):
+                return analysis
+        return None
 
     def _check_declared(self, piece: Piece, rows: Iterable[Mapping[str, Any]]) -> None:
         """Check that points have all variables of the study; one that failed has its status alone.
@@ -136,7 +169,9 @@ class Computation:
                     "unlike the first seed; give every seed the same kinds of examples"
                 )
 
-    def _joined(self, stored: Values, rows: Mapping[float, Mapping[str, Any]]) -> dict[str, Any]:
+    def _joined(
+        self, piece: Piece, stored: Values, rows: Mapping[float, Mapping[str, Any]]
+    ) -> dict[str, Any]:
         """Stored values of a piece, with those at more temperatures behind them."""
         variables = self.folder.template.variables
         temperatures = stored.get("temperature", np.zeros(0)).tolist()
@@ -152,6 +187,11 @@ class Computation:
         every += rows.values()
         for name in dict.fromkeys(name for row in every for name in row if name != "temperature"):
             dtype = variables[name].dtype
+            shapes = {np.shape(row[name]) for row in every if name in row}
+            if len(shapes) > 1 and any(map(math.prod, shapes)):
+                several = " and ".join(map(str, sorted(shapes)))
+                fault = f"holds {name} of shapes {several} at different temperatures, not of one"
+                raise self._shape_error(piece, name, fault)
             like = np.asarray(next(row[name] for row in every if name in row), dtype)
             # a point that failed has its status alone
             blank = np.full_like(like, np.nan if dtype.kind == "f" else 0)

@@ -265,7 +265,9 @@ def claim_more(file):
 PIECES = {
     "is of another study": lambda file: rewrite(file, lambda v: v.update(study=np.array("{}"))),
     "holds action of shape": lambda file: rewrite(file, lambda v: v.update(action=np.zeros(3))),
-    "holds status of shape": lambda file: rewrite(file, lambda v: v.update(status=np.zeros(2))),
+    "holds status of type float64, not int8": lambda file: rewrite(
+        file, lambda v: v.update(status=np.zeros(2))
+    ),
     "holds no temperatures": lambda file: rewrite(
         file, lambda v: v.update(temperature=np.array(["a", "b"]))
     ),

@@ -185,7 +185,7 @@ def test_a_value_error_of_what_a_task_calls_is_no_refusal(monkeypatch, mistake):
 @pytest.mark.parametrize("refusal", [refuse, round_again])
 def test_a_value_error_that_a_task_raises_itself_is_told_as_it_says_it(monkeypatch, refusal):
     monkeypatch.setattr(Mistaken, "fail_in", lambda task, place: refusal(task))
-    with pytest.raises(ValueError, match="^(this task has )?no such examples") as error:
+    with pytest.raises(ValueError, match=r"^(this task has )?no such examples") as error:
         make_task(Mistaken, {})
     assert type(error.value) is ValueError
 
