@@ -45,8 +45,9 @@ class Situation:
     Attributes
     ----------
     realisation : Realisation
-        Data and heads, as NumPy arrays. All arrays of NumPy are read-only here: copy what you
-        change.
+        Data and heads, as NumPy arrays. Arrays of NumPy are read-only here, and in ``xi``,
+        ``labels`` and ``solution``, but for those of ``solution.problem``, which all analyses
+        share: copy what you change.
     xi : array, shape (P, n, N_0)
         Attentioned inputs of the training examples, in the study's array library.
     labels : array, shape (P,) or (P, C)

@@ -19,7 +19,8 @@ _RECORDS = (Realisation, Examples, Solution, Minimum)
 def read_only(value: _Value) -> _Value:
     """Value with read-only views in place of NumPy's arrays; those of other libraries stay.
 
-    Sequences, mappings, layers, realisations and solutions are copied for it, not the numbers.
+    Sequences, mappings, layers, realisations and solutions are copied for it, not the numbers. The
+    problem of a solution stays as it is: a copy would compute again what it has not cached yet.
     Writing raises NumPy's ValueError, "assignment destination is read-only".
     """
     shown: Any = value

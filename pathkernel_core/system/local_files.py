@@ -72,6 +72,7 @@ def file_sizes(
     What another process removes meanwhile is left out; so are folders that cannot be listed, unless
     ``onerror`` raises the error that it is called with.
     """
+    path = os.fspath(path)
     is_folder = os.path.isdir(path)
     for folder, _, names in os.walk(path, onerror=onerror) if is_folder else [("", [], [path])]:
         for name in names:

@@ -139,7 +139,7 @@ class Refusing(Single):
 def test_a_mistake_is_named_and_a_refusal_told_as_the_result_says_it(path):
     with pytest.raises(PluginError, match=r"'careless' .*: ValueError: operands .*\.Careless$"):
         run_result(Careless(), path)
-    with pytest.raises(ValueError, match="^one width is too few$"):
+    with pytest.raises(ValueError, match=r"^one width is too few$"):
         run_result(Refusing(), path)
 
 
