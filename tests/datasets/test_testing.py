@@ -54,8 +54,17 @@ def test_an_analysis_that_changes_what_it_is_given_is_noticed():
             owner *= 1.5
             return super().compute(situation)
 
-    with pytest.raises(AssertionError, match=r"another .*compute.. must not change its arrays"):
-        check_analysis(Evading(), TINY)
+    class Sharing(Trace):
+        """The problem of a solution is that of all, and its arrays can be written."""
+
+        def compute(self, situation):
+            array = situation.solution.problem.array
+            array *= 1.5
+            return super().compute(situation)
+
+    for analysis in (Evading(), Sharing()):
+        with pytest.raises(AssertionError, match=r"another .*compute.. must not change its arrays"):
+            check_analysis(analysis, TINY)
 
 
 @dataclass(frozen=True)
