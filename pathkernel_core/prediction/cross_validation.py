@@ -95,7 +95,8 @@ def leave_one_out(
     if not form.holds_examples:
         if xi is None or labels is None:
             raise ValueError(
-                "xi and labels of the training examples are needed: feature space holds their sums"
+                "xi and labels of the training examples are needed, leave_one_out(solution, xi, "
+                "labels): feature space holds their sums"
             )
     elif labels is None:
         labels = cast("ExamplesForm", form).labels
