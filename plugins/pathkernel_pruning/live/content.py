@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from pathkernel_models.errors import CaptureError
 from pathkernel_pruning.live.bounds import Bounds
 from pathkernel_pruning.live.rebuilding import tied_names
-from pathkernel_pruning.live.structure import OF_TORCH, passing_tensors
+from pathkernel_pruning.live.structure import passing_tensors
+from pathkernel_pruning.live.value_texts import OF_TORCH
 
 
 @dataclass

@@ -16,7 +16,8 @@ from pathkernel_core.system.local_files import is_damage, open_regular
 from pathkernel_core.system.text import printable
 from pathkernel_models.errors import CaptureError
 from pathkernel_pruning.live.smaller import Removals
-from pathkernel_pruning.live.structure import LIBRARIES, Structure
+from pathkernel_pruning.live.structure import Structure
+from pathkernel_pruning.live.value_texts import LIBRARIES
 
 FORMAT = "pathkernel model 1"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
@@ -37,6 +38,7 @@ from pathkernel_pruning.live.wrappers import without_wrappers
 
 _RESTORE = "restore the folder from a copy, or save the model again"
 _GIVE = "give the model that was saved, built whole as before heads were taken out"
+_MOST, _LONGEST = 20, 400  # differences of a warning, and characters of one
 
 
 def load_model(folder: str | os.PathLike, model: nn.Module | None = None) -> nn.Module:
@@ -51,9 +53,9 @@ def load_model(folder: str | os.PathLike, model: nn.Module | None = None) -> nn.
     folder : path
     model : torch.nn.Module, optional
         The whole model, freshly built as before heads were taken out: needed for other models, for
-        those of timm with further arguments, and where modules were changed. Its modules must
-        compute as those of the saved model: classes, attributes and hooks are compared. It is
-        changed, and keeps its device and wrappers.
+        those of timm with further arguments, and where modules were changed. Its modules must be
+        as those of the saved model: their classes, and the attributes that classes of torch,
+        transformers and timm set, are compared. It is changed, and keeps its device and wrappers.
 
     Returns
     -------
@@ -65,6 +67,12 @@ def load_model(folder: str | os.PathLike, model: nn.Module | None = None) -> nn.
     CaptureError, ValueError
         If the folder is missing, damaged or of another program, or ``model`` is another. A model
         that was given is then as it was.
+
+    Warns
+    -----
+    UserWarning
+        If ``model`` has other hooks, or other attributes of your own classes, which may be
+        counters or change outputs. Those of ``model`` stay.
     """
     check_local(folder)
     folder = Path(folder)
@@ -200,18 +208,31 @@ def _fitting(
 
 
 def _check_structure(model: nn.Module, description: Description, folder: Path) -> None:
-    """Raise a CaptureError unless a model computes as the saved one did, with its weights."""
+    """Raise a CaptureError if a model differs from the saved one in what its modules compute with.
+
+    Warns of other hooks, and of other attributes that no class of a library knows: they may be
+    counters and logs, or change outputs.
+    """
     changed = description.changed_libraries()
     differences = [*description.structure.differences(structure_of(model), changed)]
-    if not differences:
-        return
-    more = f", and {len(differences) - 1} more" if len(differences) > 1 else ""
-    versions = ", ".join(f"{name} {description.versions[name]}" for name in sorted(changed))
-    raise CaptureError(
-        f"this {type(model).__name__} does not compute as the model in {str(folder)!r} "
-        f"({printable(differences[0])[:400]}{more}); {_GIVE}, with what was changed on it"
-        + (f"; it was saved with {printable(versions)[:100]}" if versions else "")
-    )
+    kind, place = type(model).__name__, repr(str(folder))
+    if refused := [d.text for d in differences if d.cause == "computation"]:
+        more = f", and {len(refused) - 1} more" if len(refused) > 1 else ""
+        versions = ", ".join(f"{name} {description.versions[name]}" for name in sorted(changed))
+        raise CaptureError(
+            f"this {kind} differs in its modules from the model in {place} "
+            f"({printable(refused[0])[:400]}{more}); {_GIVE}, with what was changed on it"
+            + (f"; it was saved with {printable(versions)[:100]}" if versions else "")
+        )
+    if differences:
+        told = [printable(difference.text)[:_LONGEST] for difference in differences[:_MOST]]
+        more = f"; and {len(differences) - _MOST} more" if len(differences) > _MOST else ""
+        warnings.warn(
+            f"this {kind} differs in attributes or hooks from the model in {place}, and keeps its "
+            f"own: {'; '.join(told)}{more}. If outputs depend on them, give a model with those of "
+            "the saved one",
+            stacklevel=3,
+        )
 
 
 def _read(description: Description, path: Path, names: Iterable[str]) -> dict[str, Tensor]:

@@ -18,13 +18,13 @@ from pathkernel_models.errors import CaptureError
 from pathkernel_pruning.live.confinement import confined
 from pathkernel_pruning.live.rebuilding import tied_names, timm_options
 from pathkernel_pruning.live.smaller import check_same, outputs_of
-from pathkernel_pruning.live.structure import passing_tensors, structure_of
+from pathkernel_pruning.live.structure import Difference, passing_tensors, structure_of
 
 _ROUNDINGS = 4  # of single precision: devices compute the same tables with other last digits
 
 
-def faults(loaded: nn.Module, model: nn.Module, *, same_sizes: bool = True) -> Iterator[str]:
-    """Describe what a loaded model, on the CPU, computes otherwise than the one that is saved.
+def faults(loaded: nn.Module, model: nn.Module, *, same_sizes: bool = True) -> Iterator[Difference]:
+    """Describe how a loaded model, on the CPU, differs from the one that is saved.
 
     ``same_sizes`` says whether their configurations, and numbers of modules, must be the same.
     """
@@ -32,6 +32,10 @@ def faults(loaded: nn.Module, model: nn.Module, *, same_sizes: bool = True) -> I
     if not same_sizes:
         structures = [structure.without_sizes() for structure in structures]
     yield from structures[0].differences(structures[1])
+    yield from map(Difference, _tensor_faults(loaded, model))
+
+
+def _tensor_faults(loaded: nn.Module, model: nn.Module) -> Iterator[str]:
     state, again = model.state_dict(), loaded.state_dict()
     for name in state.keys() | again.keys():
         if name not in state or name not in again:
@@ -64,10 +68,11 @@ def _is_close(one: Tensor, other: Tensor) -> bool:
     return torch.allclose(one.to(dtype), other.cpu().to(dtype), rtol=roundings, atol=0)
 
 
-def _check_outputs(loaded: nn.Module, model: nn.Module) -> None:
+def _check_outputs(loaded: nn.Module, model: nn.Module) -> bool:
     """Raise a ValueError if a loaded model gives other outputs on a small batch.
 
-    Nothing is compared where no batch can be made from the configuration, or it does not run.
+    Return False, and compare nothing, where no batch can be made from the configuration, or it
+    does not run.
     """
     try:
         batch = _small_batch(model)
@@ -75,9 +80,10 @@ def _check_outputs(loaded: nn.Module, model: nn.Module) -> None:
         model = copy.deepcopy(model, {id(weight): weight for weight in model.parameters()})
         expected = outputs_of(model, _to(batch, next(model.parameters()).device), ())
     except Exception:  # whatever a model raises to which other inputs belong
-        return
+        return False
     outputs = outputs_of(loaded, batch, ())
     check_same(outputs, [output.cpu() for output in expected])
+    return True
 
 
 def _small_batch(model: Any) -> Any:
@@ -121,11 +127,22 @@ def check_library(model: Any, folder: Path, *, same_sizes: bool) -> None:
         raise CaptureError(f"from_pretrained: {type(error).__name__}: {error}") from error
 
 
-def check_reproduction(loaded: nn.Module, model: nn.Module, *, same_sizes: bool = True) -> None:
-    """Raise a ValueError that names the first of :func:`faults`, or tells of other outputs."""
-    if fault := next(faults(loaded, model, same_sizes=same_sizes), None):
-        raise ValueError(fault)
-    _check_outputs(loaded, model)
+def check_reproduction(
+    loaded: nn.Module, model: nn.Module, *, same_sizes: bool = True
+) -> tuple[str, ...]:
+    """Compare a loaded model with the one that is saved, by :func:`faults` and outputs.
+
+    Returns the attributes that only the saved model has, and on which no output depends. Raises a
+    ValueError that names the first other fault, or tells of other outputs.
+    """
+    further: list[str] = []
+    for fault in faults(loaded, model, same_sizes=same_sizes):
+        if fault.cause != "attribute":
+            raise ValueError(fault.text)
+        further.append(fault.text)
+    if not _check_outputs(loaded, model) and further:
+        raise ValueError(further[0])
+    return tuple(further)
 
 
 @contextmanager

@@ -60,9 +60,11 @@ class SavedModel:
         :func:`pathkernel.load_model`; or the latter with a freshly built whole model.
         ``"from_pretrained"`` has been tried.
     changes : tuple of str
-        What a model built from the configuration lacks, by names of modules, such as an activation
-        that was exchanged: the model given to :func:`pathkernel.load_model` must have it. Of
-        classes whose building is not known, the hooks of their modules.
+        What a model built from the configuration lacks, by names of modules. With ``loaded_by``
+        ``"load_model with model="`` it computes, such as an activation that was exchanged: the
+        model given to :func:`pathkernel.load_model` must have it. Otherwise it is attributes on
+        which the outputs of a small batch do not depend, such as a name of a run. Of classes whose
+        building is not known, the hooks of their modules.
     excess : str
         What the configuration asks for beyond what the weights bound, such as many layers without
         weights, for which the folder is not built by itself; else empty.
@@ -130,10 +132,10 @@ def _save(model: nn.Module, folder: Path) -> SavedModel:
     description.taken_out, description.zero = _removed_labels(layers)
     description.changes = tuple(structure.hooks())
     description.check_savable()
-    recipe, whole, excess = recipe_of(model), None, ""
+    recipe, whole, further, excess = recipe_of(model), None, (), ""
     if recipe is not None:
         try:
-            whole = _rebuild(recipe, description, model, content)
+            whole, further = _rebuild(recipe, description, model, content)
         except BoundsError as error:
             excess = str(error)
         except Exception as error:  # whatever comes of options that no recipe tells
@@ -149,7 +151,7 @@ def _save(model: nn.Module, folder: Path) -> SavedModel:
         if recipe is not None and whole is not None:
             description.library, description.name = recipe.library, recipe.name
             description.options = recipe.options
-            description.loaded_by, description.changes = "load_model", ()
+            description.loaded_by, description.changes = "load_model", further
             if recipe.library == "transformers":
                 _add_configuration(model, partial, description, whole, content)
         if hasattr(model, "from_pretrained") and not (partial / CONFIGURATION).exists():
@@ -227,8 +229,11 @@ def _free_folder(folder: str | os.PathLike) -> Path:
 
 def _rebuild(
     recipe: Recipe, description: Description, model: nn.Module, content: Content
-) -> list[tuple[int, int]]:
-    """Build a model again from its recipe; heads and groups of all layers of the whole one.
+) -> tuple[list[tuple[int, int]], tuple[str, ...]]:
+    """Build a model again from its recipe, and compare.
+
+    Returns heads and groups of all layers of the whole model, and the attributes that the recipe
+    does not tell and on which no output depends.
 
     Raises a ValueError that tells what the model has that its recipe does not.
     """
@@ -251,8 +256,8 @@ def _rebuild(
         for name, fault in passing_faults(built, passing, bounds):
             raise ValueError(f"{name} {fault}")
         content.put_into(built)
-        check_reproduction(built, model)
-    return whole
+        further = check_reproduction(built, model)
+    return whole, further
 
 
 def _removed_labels(layers: list[AttentionModule]) -> tuple[tuple[str, ...], tuple[str, ...]]:

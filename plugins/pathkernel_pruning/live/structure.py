@@ -6,37 +6,32 @@ another one in another process.
 
 from __future__ import annotations
 
-import copyreg
-import functools
-import hashlib
+import dis
+import inspect
 import re
-import sys
 import types
-import weakref
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
-from enum import Enum
-from itertools import chain
-from typing import Any
+from dataclasses import dataclass, field
+from itertools import chain, pairwise
+from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from pathkernel_models.errors import CaptureError
 from pathkernel_pruning.live.smaller import FewerHeads
+from pathkernel_pruning.live.value_texts import (
+    LIBRARIES,
+    OF_TORCH,
+    ValueReader,
+    is_configuration,
+    title,
+)
 
 Texts = dict[str, str]
 """Class, attributes and hooks of a module, as texts."""
 
-LIBRARIES = ("torch", "transformers", "timm")
-"""Libraries whose classes are known by name; those of one's own have no fixed module."""
-
-_CLASS, _CODE = "class", "code of functions"
-_LONGEST = 200  # characters of a text
-OF_TORCH = {*vars(nn.Module()), "_compiled_call_impl", "_is_torch_compile"}
-"""Attributes of every module, which hold its parts and say how it runs."""
-
+_CLASS, _CODE, _ORDER = "class", "code of ", "order"
 # attributes that change no output: bookkeeping of the libraries, and memory of training
 _NEUTRAL = re.compile(
     r"fused_attn|_?(grad|gradient)_checkpointing\w*|use_checkpoint|pathkernel_removals"
@@ -44,13 +39,36 @@ _NEUTRAL = re.compile(
     r"|_\w+_plan|all_tied_weights_keys|_keep_in_fp32\w*|_no_split_modules|_skip_keys\w*"
     r"|_keys_to_ignore\w*|_weight_conversions|(pretrained|default)_cfg|_model_args"
 )
-_NEUTRAL_KEYS = re.compile(
-    r"dtype|torch_dtype|architectures|transformers_version|_name_or_path|_output_attentions"
-    r"|_experts_implementation\w*|_post_init_done|_commit_hash"
+# of transformers alone, whose tables tell how many words there are
+_NEUTRAL_OF_TRANSFORMERS = re.compile(
+    r"vocab_size|_require_grads_hooks?|warnings_issued|hf_device_map|hf_quantizer|model_tags"
+    r"|is_quantized|is_loaded_in_\dbit|quantization_method|is_parallelizable|model_parallel"
+    r"|device_map|_?loss_function"
 )
 _HOOKS = {"_forward_hooks": "forward hooks", "_forward_pre_hooks": "forward pre-hooks"}
-# ways to compute the same attention; a function that a user registers is another
-_ATTENTION = re.compile("eager|sdpa|flex_attention|flash_attention_[0-9]")
+# by which gradients reach adapters below frozen embeddings; outputs are the same
+_NEUTRAL_HOOKS = re.compile(r"(transformers|peft)\..*\bmake_inputs_require_grads?")
+_CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Difference between two models.
+
+    Attributes
+    ----------
+    text : str
+        The module's name, and both values.
+    cause : {"computation", "hook", "attribute"}
+        Whether modules, or attributes that classes of the libraries set, differ; hooks; or other
+        attributes, of one's own classes or put on a model from outside, such as a counter.
+    """
+
+    text: str
+    cause: Literal["computation", "hook", "attribute"] = "computation"
+
+    def __str__(self) -> str:
+        return self.text
 
 
 @dataclass(frozen=True)
@@ -63,13 +81,16 @@ class Structure:
         By names of modules.
     tensors : collection of str
         Names of the tensors that the state does not have, see :func:`passing_tensors`.
+    kinds : mapping of str to type
+        Classes of the modules of a model in memory, by names.
     """
 
     modules: Mapping[str, Texts]
     tensors: Collection[str]
+    kinds: Mapping[str, type] = field(default_factory=dict)
 
-    def differences(self, other: Structure, changed: Collection[str] = ()) -> Iterator[str]:
-        """Describe how another model differs from this one, by names of modules.
+    def differences(self, other: Structure, changed: Collection[str] = ()) -> Iterator[Difference]:
+        """Describe how a model in memory differs from this one, by names of modules.
 
         Parameters
         ----------
@@ -80,31 +101,46 @@ class Structure:
         """
         unsaved = {*self.tensors, *other.tensors}
         for name in chain(self.modules, other.modules.keys() - self.modules.keys()):
-            title = name or "the model itself"
+            part = name or "the model itself"
             if name not in other.modules or name not in self.modules:
-                yield f"{title} {'is missing' if name in self.modules else 'is another module'}"
+                fault = "is missing" if name in self.modules else "is another module"
+                yield Difference(f"{part} {fault}")
                 continue
             one, two = self.modules[name], other.modules[name]
             if one[_CLASS] != two[_CLASS]:
-                yield f"{title} is {two[_CLASS]}, not {one[_CLASS]}"
+                yield Difference(f"{part} is {two[_CLASS]}, not {one[_CLASS]}")
                 continue
             lenient = one[_CLASS].partition(".")[0] in changed
             for key in chain(one, two.keys() - one.keys()):
                 value, given = one.get(key), two.get(key)
                 lacking = value is None or given is None
                 tensor = f"{name}.{key}".lstrip(".")
-                if (
-                    value == given
-                    or (lacking and (lenient or tensor in unsaved))
-                    or (key == _CODE and "python" in changed)
-                ):
+                if value == given or (lacking and (lenient or tensor in unsaved)):
                     continue
-                yield (
-                    f"{title} has {key} {given or 'not set'}, where the saved model has "
-                    f"{value or 'it not set'}"
+                attribute = key.removeprefix(_CODE)
+                if attribute != key and (
+                    "python" in changed or one.get(attribute) != two.get(attribute)
+                ):
+                    continue  # the attribute itself differs
+                yield Difference(
+                    f"{part} has {key} {given or 'not set'}, where the saved model has "
+                    f"{value or 'it not set'}",
+                    other._cause(name, attribute, lacking),
                 )
-        for name in sorted({*other.tensors} - {*self.tensors}):
-            yield f"{name} is a tensor that the saved model does not have"
+        for tensor in sorted({*other.tensors} - {*self.tensors}):
+            name, _, key = tensor.rpartition(".")
+            text = f"{tensor} is a tensor that the saved model does not have"
+            yield Difference(text, other._cause(name, key, True))
+
+    def _cause(
+        self, name: str, key: str, lacking: bool
+    ) -> Literal["computation", "hook", "attribute"]:
+        if key in _HOOKS.values():
+            return "hook"
+        attribute, _, entry = key.partition(".")
+        if entry and lacking:  # further ones: a configuration tells all that its class knows
+            return "attribute"
+        return "computation" if _is_set_by_library(self.kinds[name], attribute) else "attribute"
 
     def without_sizes(self) -> Structure:
         """Leave out configurations, whose entries have a dot, and whole numbers.
@@ -117,15 +153,15 @@ class Structure:
             }
             for name, texts in self.modules.items()
         }
-        return Structure(modules, self.tensors)
+        return Structure(modules, self.tensors, self.kinds)
 
     def hooks(self) -> list[str]:
         """Modules with hooks, and these."""
         return [
-            f"{name or 'the model itself'} has {title} {texts[title]}"
+            f"{name or 'the model itself'} has {hooks} {texts[hooks]}"
             for name, texts in self.modules.items()
-            for title in _HOOKS.values()
-            if title in texts
+            for hooks in _HOOKS.values()
+            if hooks in texts
         ]
 
 
@@ -142,7 +178,8 @@ def structure_of(model: nn.Module) -> Structure:
             )
     reader = _Reader(model)
     modules = {name: reader.module(name, module) for name, module in model.named_modules()}
-    return Structure(modules, passing_tensors(model).keys())
+    kinds = {name: type(module) for name, module in model.named_modules()}
+    return Structure(modules, passing_tensors(model).keys(), kinds)
 
 
 def passing_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -158,134 +195,84 @@ def passing_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 class _Reader:
-    """Write attributes of a model as texts, parts of the model by their names."""
+    """Write modules of a model as texts."""
 
     def __init__(self, model: nn.Module):
-        self.modules = {id(module): name for name, module in model.named_modules()}
-        named = chain(model.named_parameters(), model.named_buffers())
-        self.tensors = {id(value): name for name, value in named}
+        tensors = chain(model.named_parameters(), model.named_buffers())
+        names = {id(value): f"tensor {name!r}" for name, value in tensors}
+        names |= {id(module): f"module {name!r}" for name, module in model.named_modules()}
+        self.values = ValueReader(names)
         self.configurations: dict[int, str] = {}  # names of the first modules that have them
-        self.code: list[str] = []
-        self.open: set[int] = set()  # ids of the objects around a value, which may refer to them
 
     def module(self, name: str, module: nn.Module) -> Texts:
         """Class, attributes and hooks of a module."""
-        self.code = []
-        texts = {_CLASS: _title(type(module))}
-        passed_over = OF_TORCH | _of_training(module)
+        texts = {_CLASS: title(type(module))}
         for key, value in vars(module).items():
-            if key in passed_over or _NEUTRAL.fullmatch(key) or isinstance(value, Tensor):
+            if _is_neutral(module, key) or isinstance(value, Tensor):
                 continue
-            if _is_configuration(value):
+            if is_configuration(value):
                 if (first := self.configurations.setdefault(id(value), name)) != name:
                     texts[key] = f"that of {first or 'the model'}"
                 else:
-                    texts |= {f"{key}.{k}": text for k, text in self._configuration(value)}
+                    entries = self.values.read_configuration(value)
+                    texts |= {f"{key}.{k}": text for k, text in entries}
             else:
-                texts[key] = self._text(value)
+                self._add(texts, key, value)
         named = not all(key.isdigit() for key in module._modules)
-        if named and isinstance(module, nn.Sequential | nn.ModuleList | nn.ModuleDict):
-            texts["order"] = self._text([*module._modules])
-        texts |= self._hooks(module)
-        if self.code:
-            texts[_CODE] = _digest("".join(self.code).encode())
-        return {key: _shorten(text) for key, text in texts.items()}
+        if named and isinstance(module, _CONTAINERS):
+            self._add(texts, _ORDER, [*module._modules])
+        for key, name in _HOOKS.items():
+            hooks = [hook for hook in vars(module)[key].values() if not _is_neutral_hook(hook)]
+            if hooks:
+                self._add(texts, name, hooks)
+        return texts
 
-    def _hooks(self, module: nn.Module) -> Texts:
-        hooks = {title: [*vars(module)[key].values()] for key, title in _HOOKS.items()}
-        return {title: self._text(values) for title, values in hooks.items() if values}
+    def _add(self, texts: Texts, key: str, value: Any) -> None:
+        texts[key], code = self.values.read(value)
+        if code:
+            texts[f"{_CODE}{key}"] = code
 
-    def _configuration(self, config: Any) -> Iterator[tuple[str, str]]:
-        for key, value in config.to_dict().items():
-            if not _NEUTRAL_KEYS.fullmatch(key):
-                yield key, self._text(value)
-        attention = getattr(config, "_attn_implementation", None)
-        if attention is not None and not _ATTENTION.fullmatch(str(attention)):
-            yield "_attn_implementation", self._text(attention)
 
-    def _text(self, value: Any) -> str:
-        if isinstance(value, Enum):
-            return f"{type(value).__name__}.{value.name}"
-        if value is None or isinstance(value, bool | int | float | complex | str | bytes):
-            return repr(value)
-        if isinstance(value, torch.device):
-            return "a device"
-        if id(value) in self.modules:
-            return f"module {self.modules[id(value)]!r}"
-        if id(value) in self.tensors:
-            return f"tensor {self.tensors[id(value)]!r}"
-        if isinstance(value, Tensor):
-            return _tensor_text(value)
-        if isinstance(value, type):
-            return _title(value)
-        if id(value) in self.open:
-            return "itself"
-        self.open.add(id(value))
-        try:
-            return self._compound(value)
-        finally:
-            self.open.discard(id(value))
+def _is_neutral(module: nn.Module, key: str) -> bool:
+    """Whether no output of evaluation depends on an attribute of a module."""
+    if key in OF_TORCH or key in _of_training(module) or _NEUTRAL.fullmatch(key):
+        return True
+    return bool(_NEUTRAL_OF_TRANSFORMERS.fullmatch(key)) and any(
+        kind.__module__.startswith("transformers.") for kind in type(module).__mro__
+    )
 
-    def _compound(self, value: Any) -> str:
-        if isinstance(value, np.ndarray) and value.dtype != object:
-            return f"array {value.shape} {value.dtype} {_digest(value.tobytes())}"
-        if isinstance(value, list | tuple | np.ndarray):  # JSON makes lists of tuples
-            return f"({', '.join(map(self._text, value))})"
-        if isinstance(value, set | frozenset):
-            return f"{{{', '.join(sorted(map(self._text, value)))}}}"
-        if isinstance(value, Mapping):
-            items = sorted(f"{self._text(key)}: {self._text(item)}" for key, item in value.items())
-            return f"{{{', '.join(items)}}}"
-        if isinstance(value, weakref.ref):
-            return self._text(value())
-        if isinstance(value, functools.partial):
-            return f"partial{self._text((value.func, value.args, value.keywords))}"
-        if isinstance(value, types.MethodType):
-            return f"{self._text(value.__func__)} of {self._text(value.__self__)}"
-        if isinstance(value, types.FunctionType):
-            return self._function(value)
-        if isinstance(value, torch.jit.ScriptFunction):
-            self.code.append(_digest(value.code.encode()))
-            return value.name
-        if isinstance(value, np.ufunc | types.ModuleType):
-            return value.__name__
-        if isinstance(value, types.BuiltinFunctionType):
-            owner = value.__self__
-            plain = owner is None or isinstance(owner, types.ModuleType | type)
-            return value.__name__ if plain else f"{value.__name__} of {self._text(owner)}"
-        return f"{_title(type(value))}{self._state(value)}"
 
-    def _function(self, function: types.FunctionType) -> str:
-        root = (function.__module__ or "").partition(".")[0]
-        if root in LIBRARIES and not function.__closure__:
-            return f"{root}.{function.__qualname__}"
-        self.code.append(_code_digest(function.__code__))
-        try:
-            cells = [cell.cell_contents for cell in function.__closure__ or ()]
-        except ValueError:  # a name that has no value yet
-            cells = []
-        values = (cells, function.__defaults__ or (), function.__kwdefaults__ or {})
-        return f"{function.__qualname__}{self._text(values) if any(values) else ''}"
+def _is_neutral_hook(hook: Any) -> bool:
+    name = f"{getattr(hook, '__module__', '')}.{getattr(hook, '__qualname__', '')}"
+    return _NEUTRAL_HOOKS.fullmatch(name) is not None
 
-    def _state(self, value: Any) -> str:
-        """Content of an object of any class; its class alone must do where none can be read."""
-        if isinstance(value, nn.Module):  # not registered, and so in no state
-            named = {**dict(value.named_parameters()), **dict(value.named_buffers())}
-            plain = {key: item for key, item in vars(value).items() if key not in OF_TORCH}
-            return self._text((plain, {**value._modules}, named))
-        if _is_configuration(value):
-            return self._text(dict(self._configuration(value)))
-        try:
-            reduce = copyreg.dispatch_table.get(type(value))
-            parts = value.__reduce_ex__(4) if reduce is None else reduce(value)
-        except Exception:  # locks, generators and others that cannot be copied
-            return ""
-        if isinstance(parts, str):
-            return parts
-        # functions by which it is made again stand for its class
-        content = [part for part in parts[1:3] if part]
-        content += [list(part) for part in parts[3:5] if part is not None]
-        return self._text(content)
+
+def _is_set_by_library(kind: type, key: str) -> bool:
+    """Whether classes of the libraries set an attribute in their code, or have it themselves."""
+    if key == _ORDER and issubclass(kind, _CONTAINERS):
+        return True
+    return any(
+        key in vars(base) or any(key in _stored_names(value) for value in vars(base).values())
+        for base in kind.__mro__
+        if base.__module__.partition(".")[0] in LIBRARIES
+    )
+
+
+def _stored_names(member: Any) -> set[str]:
+    """Attributes that a method or property of a class stores on its object."""
+    if isinstance(member, property):
+        return _stored_names(member.fget) | _stored_names(member.fset)
+    function = inspect.unwrap(getattr(member, "__func__", member))
+    if not isinstance(function, types.FunctionType) or not function.__code__.co_argcount:
+        return set()
+    names, owner = set(), function.__code__.co_varnames[0]
+    for before, step in pairwise(dis.get_instructions(function)):
+        if step.opname == "STORE_ATTR":
+            # Python 3.13 loads two variables at once, of which the object is the last
+            loaded = before.argval if isinstance(before.argval, tuple) else (before.argval,)
+            if loaded[-1] == owner:
+                names.add(step.argval)
+    return names
 
 
 def _of_training(module: nn.Module) -> set[str]:
@@ -293,41 +280,3 @@ def _of_training(module: nn.Module) -> set[str]:
     if type(module).__module__ == "torch.nn.modules.dropout":
         return {"p", "inplace"}
     return {"dropout"} if type(module) in (nn.MultiheadAttention, FewerHeads) else set()
-
-
-def _is_configuration(value: Any) -> bool:
-    transformers: Any = sys.modules.get("transformers")
-    return transformers is not None and isinstance(value, transformers.PreTrainedConfig)
-
-
-def _title(kind: type) -> str:
-    root = kind.__module__.partition(".")[0]
-    return f"{root}.{kind.__name__}" if root in LIBRARIES else kind.__name__
-
-
-def _tensor_text(value: Tensor) -> str:
-    text = f"tensor {tuple(value.shape)} {value.dtype}"
-    if type(value) not in (Tensor, nn.Parameter) or value.is_meta or value.layout != torch.strided:
-        return text
-    content = value.detach().cpu().contiguous().flatten().view(torch.uint8)
-    return f"{text} {_digest(content.numpy().tobytes())}"
-
-
-def _code_digest(code: types.CodeType) -> str:
-    constants = [
-        _code_digest(value)
-        if isinstance(value, types.CodeType)
-        else repr(sorted(map(repr, value)) if isinstance(value, frozenset) else value)
-        for value in code.co_consts
-    ]
-    return _digest(repr((code.co_code, code.co_names, constants)).encode())
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:16]
-
-
-def _shorten(text: str) -> str:
-    if len(text) <= _LONGEST:
-        return text
-    return f"{text[: _LONGEST // 2]}… {_digest(text.encode())}"
