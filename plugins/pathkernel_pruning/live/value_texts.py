@@ -15,9 +15,11 @@ import types
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from decimal import Decimal
 from enum import Enum
+from fractions import Fraction
 from itertools import chain, islice
-from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -32,7 +34,7 @@ OF_TORCH = {*vars(nn.Module()), "_compiled_call_impl", "_is_torch_compile"}
 
 _LONGEST = 200  # characters of a text
 _DEEPEST = 64  # levels of values inside one another, well within Python's own recursion
-_MOST = 2**18  # values inside an attribute
+_MOST = 2**16  # values inside an attribute
 # entries of configurations that change no output: bookkeeping, names of labels, losses, caches
 _NEUTRAL_KEYS = re.compile(
     r"dtype|torch_dtype|architectures|transformers_version|_name_or_path|_output_attentions"
@@ -44,7 +46,20 @@ _ATTENTION = re.compile("eager|sdpa|flex_attention|flash_attention_[0-9]")
 # modules of Python whose objects hold values; others run the process: locks, files, loggers
 _OF_VALUES = {"argparse", "builtins", "collections", "fractions", "functools", "re", "types"}
 _PLAIN = (
-    *(bool, int, float, complex, str, bytes, type(None), type(...), range, Number, np.generic),
+    *(
+        bool,
+        int,
+        float,
+        complex,
+        str,
+        bytes,
+        type(None),
+        type(...),
+        range,
+        Fraction,
+        Decimal,
+        np.generic,
+    ),
     *(np.dtype, torch.dtype, torch.layout, torch.memory_format, pathlib.PurePath),
 )
 _NAMED = (np.ufunc, types.ModuleType, types.MethodDescriptorType, types.WrapperDescriptorType)
@@ -207,18 +222,16 @@ def digest(content: bytes) -> str:
 
 
 def _stored(value: Any) -> dict[str, Any]:
-    """Attributes that an object stores, without running code of its class."""
-    content: dict[str, Any] = {}
+    """Attributes that an object stores, read without code of its class."""
+    slots: dict[str, Any] = {}
+    own: dict[str, Any] = {}
     for name, member in chain.from_iterable(vars(kind).items() for kind in type(value).__mro__):
         if isinstance(member, types.MemberDescriptorType):
-            try:
-                content[name] = member.__get__(value)
-            except AttributeError:  # not set
-                continue
-    try:
-        return content | object.__getattribute__(value, "__dict__")
-    except (AttributeError, TypeError):  # it has slots alone, or none
-        return content
+            with suppress(AttributeError):  # not set
+                slots[name] = member.__get__(value)
+        elif name == "__dict__" and isinstance(member, types.GetSetDescriptorType):
+            own = member.__get__(value)
+    return slots | own
 
 
 def _tensor_text(value: Tensor) -> str:

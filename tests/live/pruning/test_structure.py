@@ -1,126 +1,14 @@
-"""Attributes of modules as texts: equal where they compute the same, and only there."""
+"""Models compared module by module, by classes, attributes and hooks."""
 
-import functools
-import re
-import threading
 import weakref
 from collections import OrderedDict
-from dataclasses import dataclass
-from enum import Enum
-from fractions import Fraction
-from pathlib import Path
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="capture is of PyTorch models")
 from torch import nn
-from torch.nn import functional as F
 
 from pathkernel_pruning.live.structure import passing_tensors, structure_of
-
-
-class Mode(Enum):
-    FIRST = 1
-    SECOND = 2
-
-
-@dataclass
-class Settings:
-    factor: float
-    nested: tuple = ()
-
-
-class Slots:
-    __slots__ = ("value",)
-
-    def __init__(self, value):
-        self.value = value
-
-
-def scripted(function):
-    return torch.jit.trace(function, torch.ones(2))
-
-
-def multiplied(factor):
-    return lambda x: x * factor
-
-
-def circle(value):
-    entries = [value]
-    entries.append(entries)
-    return entries
-
-
-def filled(value):
-    linear = nn.Linear(2, 2)
-    nn.init.constant_(linear.weight, value)
-    nn.init.zeros_(linear.bias)
-    return [linear]  # in a list, which PyTorch does not register
-
-
-# pairs of functions whose values are equal in each, and unlike between them
-VALUES = {
-    "float": (lambda: 0.1, lambda: 0.1000001),
-    "flag": (lambda: True, lambda: False),
-    "none": (lambda: None, lambda: "None"),
-    "tuple": (lambda: (1, 2), lambda: (2, 1)),
-    "nested": (lambda: {"a": [1, {2}]}, lambda: {"a": [1, {3}]}),
-    "order of a set": (lambda: {"b", "a", "c"}, lambda: {"b", "a"}),
-    "dict": (lambda: OrderedDict(a=1), lambda: OrderedDict(a=2)),
-    "enum": (lambda: Mode.FIRST, lambda: Mode.SECOND),
-    "dataclass": (lambda: Settings(1.0), lambda: Settings(1.0, (2,))),
-    "slots": (lambda: Slots(3), lambda: Slots(4)),
-    "fraction": (lambda: Fraction(1, 3), lambda: Fraction(2, 3)),
-    "pattern": (lambda: re.compile("a"), lambda: re.compile("b")),
-    "array": (lambda: np.arange(3.0), lambda: np.arange(3.0) + 1),
-    "objects": (lambda: np.array([1, "a"], object), lambda: np.array([1, "b"], object)),
-    "type": (lambda: torch.float32, lambda: torch.float64),
-    "class": (lambda: nn.ReLU, lambda: nn.GELU),
-    "function": (lambda: F.relu, lambda: F.silu),
-    "built in": (lambda: F.gelu, lambda: torch.tanh),
-    "ufunc": (lambda: np.exp, lambda: np.sin),
-    "partial": (
-        lambda: functools.partial(F.leaky_relu, negative_slope=0.1),
-        lambda: functools.partial(F.leaky_relu, negative_slope=0.2),
-    ),
-    "closure": (lambda: multiplied(2), lambda: multiplied(3)),
-    "code": (lambda: lambda x: x + 2, lambda: lambda x: x * 2),
-    "constants": (lambda: lambda x: x in {"a", "b"}, lambda: lambda x: x in {"a", "c"}),
-    "default": (lambda: lambda x, y=1: x, lambda: lambda x, y=2: x),
-    "method": (lambda: Settings(1.0).__eq__, lambda: Settings(2.0).__eq__),
-    "namespace": (lambda: SimpleNamespace(a=1), lambda: SimpleNamespace(a=2)),
-    "range": (lambda: range(3), lambda: range(4)),
-    "path": (lambda: Path("a"), lambda: Path("b")),
-    "method of tensors": (lambda: torch.Tensor.relu, lambda: torch.Tensor.tanh),
-    "shared": (lambda: [[1], [1]], lambda: [[1], [2]]),
-    "circle": (lambda: circle(1), lambda: circle(2)),
-    "modules in a list": (lambda: filled(1.0), lambda: filled(2.0)),
-    "tensors in a list": (lambda: [torch.ones(2)], lambda: [torch.zeros(2)]),
-    "scripted": (lambda: scripted(torch.tanh), lambda: scripted(torch.sin)),
-    "long": (lambda: "a" * 999 + "b", lambda: "a" * 999 + "c"),
-}
-
-
-def text_of(value):
-    model = nn.Sequential(nn.Linear(2, 2))
-    model[0].setting = value
-    texts = structure_of(model).modules["0"]
-    return texts["setting"], texts.get("code of setting")
-
-
-@pytest.mark.filterwarnings("ignore:.*torch.jit.trace.* is deprecated")
-@pytest.mark.parametrize("name", VALUES)
-def test_values(name):
-    one, other = VALUES[name]
-    assert text_of(one()) == text_of(one())
-    assert text_of(one()) != text_of(other())
-    assert len(text_of(one())[0]) < 250
-
-
-def test_what_cannot_be_read_is_compared_by_its_class():
-    assert text_of(threading.Lock()) == text_of(threading.Lock()) != text_of(threading.Event)
 
 
 def test_parts_of_the_model_are_named():
