@@ -159,7 +159,7 @@ def misuses():
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("name", "argument", "value"), misuses())
+@pytest.mark.parametrize(("name", "argument", "value"), list(misuses()))
 def test_misuse(name, argument, value):
     function, arguments = FUNCTIONS[name]
     arguments = dict(arguments) | {argument: value}
@@ -174,6 +174,7 @@ def test_misuse(name, argument, value):
     assert "tests" not in last.filename.split(os.sep)
 
 
+@pytest.mark.filterwarnings("ignore:.* are few to weigh:RuntimeWarning")
 def test_choices_in_place_of_their_parts():
     choice = choose_heads(**CHOICE, count=1)
     with pytest.raises(TypeError, match=r"give its heads, choice.heads"):
