@@ -8,6 +8,8 @@ transformers = pytest.importorskip(
     "transformers", minversion="5", reason="transformers 5 is not installed"
 )
 
+from small_configurations import SMALL, SPECIAL, WAVES
+
 from pathkernel_capture.capture import capture
 from pathkernel_models.agreement import with_own_function
 from pathkernel_models.errors import CaptureError
@@ -16,17 +18,11 @@ from pathkernel_pruning.live.head_scores import gradient_scores
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers' own
 
-SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 20}
-SMALL |= {"intermediate_size": 24}
-SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
 PAIR = {"d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "vocab_size": 20} | SPECIAL
 PAIR |= {"encoder_attention_heads": 4, "decoder_attention_heads": 4}
 T5 = {"d_model": 16, "d_kv": 4, "num_layers": 2, "num_heads": 4, "d_ff": 24, "vocab_size": 20}
 TOWER = {"patch_size": 4, "image_size": 8, "projection_dim": 8}
 CLIP = {"text_config": SMALL | {"eos_token_id": 2}, "vision_config": SMALL | TOWER}
-WAVES = SMALL | {"conv_dim": (8, 8), "conv_stride": (4, 3), "conv_kernel": (6, 3)}
-WAVES |= {"feat_extract_norm": "layer", "num_conv_pos_embeddings": 4}
-WAVES |= {"num_conv_pos_embedding_groups": 2, "do_stable_layer_norm": True}
 MODERN = SMALL | SPECIAL | {"local_attention": 2, "cls_token_id": 1, "sep_token_id": 2}
 WINDOWS = SMALL | {"num_key_value_heads": 2, "sliding_window": 2}
 

@@ -9,6 +9,8 @@ transformers = pytest.importorskip(
     "transformers", minversion="5", reason="transformers 5 is not installed"
 )
 
+from small_configurations import SMALL, SPECIAL, WAVES
+
 from pathkernel_models.attention_heads import AttentionHeads
 from pathkernel_models.errors import CaptureError
 from pathkernel_models.heads_off import heads_off
@@ -16,17 +18,11 @@ from pathkernel_pruning.live.head_scores import gradient_scores
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers' own
 
-SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 20}
-SMALL |= {"intermediate_size": 24}
-SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
 PAIR = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 20} | SPECIAL
 PAIR |= {"encoder_attention_heads": 4, "decoder_attention_heads": 4}
 PAIR |= {"encoder_ffn_dim": 24, "decoder_ffn_dim": 24}
 TOWER = {"patch_size": 4, "image_size": 8}
 CLIP = {"text_config": SMALL | {"eos_token_id": 2}, "vision_config": SMALL | TOWER}
-WAVES = SMALL | {"conv_dim": (8, 8), "conv_stride": (4, 3), "conv_kernel": (6, 3)}
-WAVES |= {"feat_extract_norm": "layer", "num_conv_pos_embeddings": 4}
-WAVES |= {"num_conv_pos_embedding_groups": 2, "do_stable_layer_norm": True}
 SINKS = SMALL | {"num_key_value_heads": 2, "head_dim": 4, "num_local_experts": 2}
 SINKS |= {"num_experts_per_tok": 1}
 LANGUAGES = {"src_vocab_size": 20, "tgt_vocab_size": 20, "langs": ["a", "b"]}
