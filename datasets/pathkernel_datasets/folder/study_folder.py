@@ -116,8 +116,9 @@ def _fault(template: xr.Dataset) -> str:
     """Fault of a study's dataset; values that a study sweeps must be names of folders, too."""
     if fault := template_fault(template):
         return fault
-    for name in json.loads(template.attrs["study"]).get("sweep", ()):
-        values = json.loads(template.attrs["study"])["options"][name]
+    study = json.loads(template.attrs["study"])
+    for name in study.get("sweep", ()):
+        values = study["options"][name]
         if not name.isidentifier() or not all(re.fullmatch(r"[\w.+ -]+", str(v)) for v in values):
             return f"the values of {name} can be no names of folders"
     return ""
