@@ -14,8 +14,9 @@ from torch import nn
 
 from benchmarks.head_models import Batch, HeadModel
 from pathkernel_core.paths.heads import every_head
+from pathkernel_models.attention_module import block_name
 from pathkernel_models.compared_layers import ComparedLayers
-from pathkernel_models.families import attention_modules, block_name
+from pathkernel_models.families.recognition import attention_modules
 from pathkernel_models.watching import replaced_forward
 from pathkernel_pruning.live.gains import with_gains
 

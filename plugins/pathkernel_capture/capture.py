@@ -26,6 +26,7 @@ from pathkernel_core.arrays.scalars import whole_number
 from pathkernel_core.paths.contraction import Readout
 from pathkernel_models.agreement import check_same_heads, is_exempt, mismatch_message
 from pathkernel_models.arguments import check_batches, check_flag, check_model, check_seed
+from pathkernel_models.attention_module import AttentionModule, block_name
 from pathkernel_models.batches import (
     call_model,
     check_device,
@@ -34,12 +35,7 @@ from pathkernel_models.batches import (
     with_masks,
 )
 from pathkernel_models.errors import CaptureError
-from pathkernel_models.families import (
-    AttentionModule,
-    attention_modules,
-    beside_cross_attention,
-    block_name,
-)
+from pathkernel_models.families.recognition import attention_modules, beside_cross_attention
 from pathkernel_models.labels import check_argument_names, joined_labels, label_array
 from pathkernel_models.masks import (
     HiddenKeys,

@@ -26,10 +26,10 @@ from pathkernel_capture.captured import Captured
 from pathkernel_capture.contraction import check_attention
 from pathkernel_core.arrays.products import matmul
 from pathkernel_models.agreement import is_exempt, mismatch_message, with_own_function
+from pathkernel_models.attention_module import AttentionModule
 from pathkernel_models.batches import join_batches
 from pathkernel_models.derivatives import check_kept, check_leaves, derivatives
 from pathkernel_models.errors import CaptureError
-from pathkernel_models.families import AttentionModule
 from pathkernel_models.outputs import Outputs, checked_outputs, target_tensor
 from pathkernel_models.precision import tolerance, widen
 from pathkernel_models.relations import examples_interact

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 
-from pathkernel_models.families import AttentionModule
+from pathkernel_models.attention_module import AttentionModule
 
 
 class ComparedLayers:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from pathkernel_models.attention_module import AttentionModule
 from pathkernel_models.errors import CaptureError
-from pathkernel_models.families import AttentionModule
 
 
 def check_kept(values: Tensor, name: str) -> None:

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pathkernel_models.attention_module import AttentionModule
 from pathkernel_models.batches import call_model, check_device, split_batch, with_masks
 from pathkernel_models.errors import CaptureError
-from pathkernel_models.families import AttentionModule, beside_cross_attention, is_crossed
+from pathkernel_models.families.recognition import beside_cross_attention, is_crossed
 from pathkernel_models.labels import check_no_mask
 from pathkernel_models.masks import HiddenKeys, aligned_padding, check_masks, given_mask, tells_mask
 from pathkernel_models.state import open_to_observation

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from pathkernel_core.paths.heads import every_head
 from pathkernel_datasets.variables.head_axis import Heads, heads_named, score_array
 from pathkernel_models.arguments import check_batches
+from pathkernel_models.attention_module import AttentionModule
 from pathkernel_models.compared_layers import ComparedLayers
 from pathkernel_models.errors import CaptureError
-from pathkernel_models.families import AttentionModule, attention_modules
+from pathkernel_models.families.recognition import attention_modules
 from pathkernel_models.head_means import mean_outputs
 from pathkernel_models.state import without_fused_layers
 from pathkernel_models.switching import scale_heads, switch_off_heads

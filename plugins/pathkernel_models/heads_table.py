@@ -7,7 +7,7 @@ import math
 import pandas as pd
 from torch import nn
 
-from pathkernel_models.families import attention_modules
+from pathkernel_models.families.recognition import attention_modules
 
 
 def list_heads(model: nn.Module) -> pd.DataFrame:

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pathkernel_models.attention_module import AttentionModule, block_name
 from pathkernel_models.batches import call_model
 from pathkernel_models.errors import CaptureError
-from pathkernel_models.families import AttentionModule, block_name
 from pathkernel_models.watching import first_argument
 
 

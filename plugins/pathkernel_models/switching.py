@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pathkernel_models.attention_module import AttentionModule, Change, standing_in
 from pathkernel_models.compared_layers import ComparedLayers
 from pathkernel_models.errors import CaptureError
-from pathkernel_models.families import AttentionModule, Change, standing_in
 from pathkernel_models.state import suspend_compilation, without_fused_layers
 from pathkernel_models.watching import Recording, attends_across, replaced_forward
 

@@ -36,7 +36,7 @@ def gradients_and_values(model, batch, output):
     """
     torch = pytest.importorskip("torch")
     from pathkernel_capture.capture import capture
-    from pathkernel_models.families import attention_modules
+    from pathkernel_models.families.recognition import attention_modules
     from pathkernel_pruning.live.head_scores import gradient_scores
 
     def loss(batch):
@@ -88,7 +88,7 @@ def tangents_and_weights(model, batch, output):
     """
     torch = pytest.importorskip("torch")
     from pathkernel_capture.capture import capture
-    from pathkernel_models.families import attention_modules
+    from pathkernel_models.families.recognition import attention_modules
 
     for name, parameter in model.named_parameters():
         if "bias" in name:

@@ -23,7 +23,7 @@ from pathkernel_core.system.local_files import is_damage
 from pathkernel_core.system.progress import Progress, Report, silent
 from pathkernel_datasets.variables.head_axis import heads_named
 from pathkernel_models.compared_layers import ComparedLayers
-from pathkernel_models.families import attention_modules
+from pathkernel_models.families.recognition import attention_modules
 from pathkernel_models.heads_off import gains_by_layer, heads_by_layer, refuse_shared_weights
 from pathkernel_models.state import set_evaluation, without_fused_layers
 from pathkernel_models.switching import scale_heads, switch_off_heads

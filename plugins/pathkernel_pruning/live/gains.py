@@ -14,10 +14,11 @@ from torch import Tensor, nn
 from pathkernel_core.arrays.products import matmul
 from pathkernel_models.agreement import with_own_function
 from pathkernel_models.arguments import check_batches, check_function, check_model, check_seed
+from pathkernel_models.attention_module import AttentionModule
 from pathkernel_models.compared_layers import ComparedLayers
 from pathkernel_models.derivatives import check_kept, check_leaves, derivatives
 from pathkernel_models.errors import CaptureError
-from pathkernel_models.families import AttentionModule, attention_modules
+from pathkernel_models.families.recognition import attention_modules
 from pathkernel_models.heads_off import refuse_shared_weights
 from pathkernel_models.outputs import MANY_OUTPUTS, Outputs, checked_outputs
 from pathkernel_models.precision import is_half

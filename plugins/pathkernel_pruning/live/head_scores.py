@@ -18,7 +18,7 @@ from pathkernel_models.batches import call_model, split_batch
 from pathkernel_models.compared_layers import ComparedLayers
 from pathkernel_models.derivatives import check_kept, check_leaves, derivatives
 from pathkernel_models.errors import CaptureError
-from pathkernel_models.families import attention_modules
+from pathkernel_models.families.recognition import attention_modules
 from pathkernel_models.heads_off import refuse_shared_weights
 from pathkernel_models.relations import examples_interact
 from pathkernel_models.state import open_to_observation, set_evaluation, without_parameter_gradients

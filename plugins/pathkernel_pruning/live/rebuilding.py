@@ -21,8 +21,9 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from pathkernel_models.attention_module import AttentionModule
 from pathkernel_models.errors import CaptureError
-from pathkernel_models.families import AttentionModule, attention_modules
+from pathkernel_models.families.recognition import attention_modules
 from pathkernel_pruning.live.bounds import Bounds, BoundsError
 from pathkernel_pruning.live.confinement import confined
 from pathkernel_pruning.live.foreign_names import check_names, without_foreign

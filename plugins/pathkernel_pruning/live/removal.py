@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from pathkernel_datasets.variables.head_axis import Heads
 from pathkernel_models.arguments import check_flag
+from pathkernel_models.attention_module import AttentionModule
 from pathkernel_models.compared_layers import ComparedLayers
-from pathkernel_models.families import AttentionModule, attention_modules
+from pathkernel_models.families.recognition import attention_modules
 from pathkernel_models.heads_off import gains_by_layer, heads_by_layer, refuse_shared_weights
 from pathkernel_models.linear_maps import check_stored
 from pathkernel_models.switching import scale_heads, switch_off_heads

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pathkernel_models.attention_heads import AttentionHeads, input_axis
+from pathkernel_models.attention_module import AttentionModule, block_name
 from pathkernel_models.batches import call_model, split_batch, tensors_of
 from pathkernel_models.errors import CaptureError
-from pathkernel_models.families import AttentionModule, attention_modules, block_name
+from pathkernel_models.families.recognition import attention_modules
 from pathkernel_models.linear_maps import check_stored
 from pathkernel_models.state import set_evaluation, without_fused_layers
 

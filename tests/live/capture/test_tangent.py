@@ -14,7 +14,7 @@ from pathkernel_capture.capture import capture
 from pathkernel_capture.network_choice import choose_network
 from pathkernel_models.attention_heads import AttentionHeads
 from pathkernel_models.errors import CaptureError
-from pathkernel_models.families import attention_modules
+from pathkernel_models.families.recognition import attention_modules
 
 WIDTH, HEADS, EXAMPLES, TOKENS = 6, 2, 5, 4
 WHOLE = 1000  # dimensions that leave nothing to project

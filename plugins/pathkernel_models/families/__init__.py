@@ -1,0 +1,1 @@
+"""Families of attention modules: what is a head in each."""

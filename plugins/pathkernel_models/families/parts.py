@@ -1,0 +1,62 @@
+"""Find parts of attention modules by the names that libraries give them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from torch import nn
+
+# attention to another sequence, and of learned queries that pool a sequence
+_CROSSED = re.compile("cross|encdec|encoder_attn|attn_?pool|attentionpool", re.IGNORECASE)
+COUNTS = ("num_heads", "num_attention_heads", "n_heads", "n_head")
+SIZES = ("head_dim", "attention_head_size", "head_size", "key_value_proj_dim")
+FUSED = ("c_attn", "query_key_value", "qkv_proj", "qkv", "Wqkv")
+QUERIES = ("q_proj", "query", "query_proj", "q_lin", "linear_q", "q")
+KEYS = ("k_proj", "key", "key_proj", "k_lin", "linear_k", "k")
+VALUES = ("v_proj", "value", "value_proj", "v_lin", "linear_v", "v")
+GATES = ("gate_proj", "g_proj")
+OUTPUTS = ("o_proj", "out_proj", "out_lin", "c_proj", "dense", "proj", "Wo", "linear_out", "o")
+
+
+def has_crossed_name(name: str, module: nn.Module, parent: nn.Module) -> bool:
+    """Whether a module attends to another sequence than that of its queries, by its names."""
+    names = name.split(".")[-2:]
+    beside_self_attention = names[-1] == "multihead_attn" and hasattr(parent, "self_attn")
+    return (
+        getattr(module, "is_cross_attention", False)
+        or beside_self_attention  # as in nn.TransformerDecoderLayer
+        or bool(_CROSSED.search(f"{type(module).__name__}.{'.'.join(names)}"))
+    )
+
+
+def projection_of(module: Any, names: tuple[str, ...]) -> nn.Module | None:
+    """Return the first of these attributes that is a linear map."""
+    # which a substitute may hide; scripted modules have them in a mapping without get
+    registered = dict(getattr(module, "_modules", {}).items())
+    attributes = (registered.get(name) or getattr(module, name, None) for name in names)
+    return next(
+        (linear for linear in attributes if getattr(weight_of(linear), "ndim", 0) == 2), None
+    )
+
+
+def quantised_class(module: nn.Module, parent: nn.Module) -> str | None:
+    """Return the class of a projection of attention whose weight is a method, as of torch.ao."""
+    names = (*FUSED, *QUERIES, *KEYS, *VALUES, *OUTPUTS)
+    projections = [getattr(module, name, None) for name in names]
+    projections.append(getattr(getattr(parent, "output", None), "dense", None))  # BERT's
+    kinds = [type(projection) for projection in projections if callable(weight_of(projection))]
+    if not kinds or not number_of(module, COUNTS + SIZES):
+        return None
+    return f"{kinds[0].__module__}.{kinds[0].__name__}"
+
+
+def weight_of(projection: Any) -> Any:
+    """Return the weight of a module, or None of anything else."""
+    return getattr(projection, "weight", None) if isinstance(projection, nn.Module) else None
+
+
+def number_of(module: Any, names: tuple[str, ...]) -> int | None:
+    """Return the first of these attributes that is a positive integer."""
+    numbers = (getattr(module, name, None) for name in names)
+    return next((number for number in numbers if isinstance(number, int) and number > 0), None)

@@ -1,0 +1,56 @@
+"""Attention of transformers and timm, by the names of its projections."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from pathkernel_models.attention_heads import AttentionHeads, input_axis
+from pathkernel_models.errors import CaptureError
+from pathkernel_models.families.parts import (
+    COUNTS,
+    FUSED,
+    GATES,
+    KEYS,
+    OUTPUTS,
+    QUERIES,
+    SIZES,
+    VALUES,
+    number_of,
+    projection_of,
+)
+
+_TOKENS_FIRST = ("modeling_fsmt",)  # files of transformers with sequences on the second axis
+
+
+def describe_projections(module: nn.Module, parent: nn.Module) -> AttentionHeads | None:
+    """Recognise attention of transformers or timm by the names of its projections."""
+    fused, queries = projection_of(module, FUSED), projection_of(module, QUERIES)
+    output = projection_of(module, OUTPUTS)
+    if output is None:  # BERT's is in the parent
+        output = projection_of(getattr(parent, "output", None), ("dense",))
+    size, count = number_of(module, SIZES), number_of(module, COUNTS)
+    if output is None or (fused is None and queries is None) or not (size or count):
+        return None
+    # the weight tells the truth, where a configuration may still have the heads before pruning
+    width = output.weight.shape[input_axis(output)]
+    if size and width % size == 0:
+        count = width // size
+    projections = (queries, projection_of(module, KEYS), projection_of(module, VALUES))
+    if fused is not None:
+        projections = (fused,)
+    elif gates := projection_of(module, GATES):
+        projections += (gates,)
+    # GPTBigCode names its flag, and has rows by head without it
+    by_head = hasattr(module, "query_key_value") or getattr(module, "multi_query", None) is False
+    bias = getattr(module, "relative_attention_bias", None)  # T5's
+    bias = bias if isinstance(bias, nn.Embedding) else None
+    batch_first = type(module).__module__.rpartition(".")[2] not in _TOKENS_FIRST
+    try:
+        if None not in projections and not type(module).__name__.startswith("CodeGen"):
+            return AttentionHeads(count or 0, output, projections, by_head, bias, batch_first)
+    except CaptureError:
+        pass  # rows in another order
+    try:
+        return AttentionHeads(count or 0, output, batch_first=batch_first)
+    except CaptureError:
+        return None
