@@ -39,7 +39,7 @@ def describe_projections(module: nn.Module, parent: nn.Module) -> AttentionHeads
     if size and width % size == 0:
         count = width // size
     keys, values = projection_of(module, KEYS), projection_of(module, VALUES)
-    if values is None and getattr(module, "v_proj", fused) is None:
+    if values is None and getattr(module, "v_proj", module) is None:
         values = keys  # as of Gemma 4, whose values may be its keys before their norm
     projections = [queries, keys, values] if fused is None else [fused]
     if fused is None and (gates := projection_of(module, GATES)):
