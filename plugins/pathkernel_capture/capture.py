@@ -340,7 +340,6 @@ class _Contraction:
     def _report(self, number: int, observed: Observation) -> None:
         where, mask, precision = self.where(number), observed.mask, observed.precision
         attention, states = check_attention(where, observed.attention, observed.states)
-        attention = with_gate(where, attention, observed.gate)
         # Wrong attention looks as good as right attention: every assumption that a batch can refute
         # is checked here, on each layer and batch, before anything is averaged
         if number in self._contracted:
@@ -375,7 +374,7 @@ class _Contraction:
             )
         check_boolean_masks(self._boolean, attention, where)
         excess = attention.sum(dim=-1) - read[:, None, :].to(attention)
-        if not observed.has_sinks and observed.gate is None:
+        if not observed.has_sinks:
             excess = excess.abs()
         if (off := float(excess.max())) > (1e-2 if is_half(precision) else 1e-3):
             raise CaptureError(
@@ -387,6 +386,7 @@ class _Contraction:
         if not (exempt or observed.mismatch <= tolerance(precision)):
             message = mismatch_message(layer.module, where, observed.mismatch, takes_layers=True)
             raise CaptureError(message)
+        attention = with_gate(where, attention, observed.gate)
         if self.picture == "product":
             self._contracted[number] = attention
             return

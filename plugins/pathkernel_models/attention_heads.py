@@ -34,7 +34,7 @@ class AttentionHeads:
         heads, each shared by equally many consecutive ones. Without projections attention is not
         compared, and heads cannot be taken out of the weights.
     by_head : bool
-        Whether a single projection has rows (H, 3, G).
+        Whether a single projection has rows (H, 3, G), or two are as above.
     score_bias : Embedding, optional
         Bias of the attention scores, with a column for each head.
     batch_first : bool
@@ -116,6 +116,11 @@ class AttentionHeads:
         parts = [self.count + 2 * groups] if self.is_fused else [self.count, groups, groups]
         if len(rows) == 2:
             parts = [self.count, self.count]
+            if not self.by_head or rows[1] <= self.count * self.size:
+                raise CaptureError(
+                    "of two projections the second is of keys and values, with by_head=True and "
+                    f"rows ({self.count}, keys, {self.size}), but it has {rows[1]} rows"
+                )
         parts += [self.count] * (len(rows) - len(parts))
         if (
             groups < 1
