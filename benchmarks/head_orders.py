@@ -21,6 +21,7 @@ from benchmarks.head_models import Batch, HeadModel
 from benchmarks.head_trials import Gained, Trials, counted_passes
 from pathkernel_models.state import open_to_observation
 from pathkernel_models.switching import factors_by_layer
+from pathkernel_models.watching import Observation
 from pathkernel_pruning.heads.evaluated_scores import score_by_evaluation
 from pathkernel_pruning.heads.head_game import HeadGame
 from pathkernel_pruning.heads.heads import removal_order
@@ -194,8 +195,8 @@ def _entropy(drawn: Drawn) -> Mapping[int, list[Removed]]:
     """Heads of the largest mean entropy of attention go first."""
     totals = [np.zeros(heads) for heads in drawn.gained.per_layer]
 
-    def add(total: np.ndarray, rows: torch.Tensor | None, weights: torch.Tensor, *_: Any) -> None:
-        entropy = torch.special.entr(weights).sum(dim=-1)  # (batch, H, query)
+    def add(total: np.ndarray, rows: torch.Tensor | None, observed: Observation) -> None:
+        entropy = torch.special.entr(observed.attention).sum(dim=-1)  # (batch, H, query)
         if rows is not None:  # queries that are padding say nothing
             entropy = entropy * rows[:, None]
         total += entropy.double().sum(dim=(0, 2)).numpy()

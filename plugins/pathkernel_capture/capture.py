@@ -19,6 +19,7 @@ from pathkernel_capture.contraction import (
     check_attention,
     readout_weights,
     side_by_side,
+    with_gate,
 )
 from pathkernel_capture.tangent import PROJECTION, capture_tangent, check_options
 from pathkernel_core.arrays.products import matmul
@@ -49,7 +50,7 @@ from pathkernel_models.precision import is_half, tolerance, widen
 from pathkernel_models.sequences import check_one_sequence
 from pathkernel_models.state import hides_attention, open_to_observation, set_evaluation
 from pathkernel_models.switching import ObservedHeads, observe_heads
-from pathkernel_models.watching import first_argument
+from pathkernel_models.watching import Observation, first_argument
 
 Picture = Literal["heads", "product", "tangent"]
 Attended = Literal["tokens", "states"]
@@ -336,17 +337,9 @@ class _Contraction:
             tokens = first_argument(args, kwargs)
             self._entered = widen(tokens.transpose(0, 1) if self.first.swapped else tokens)
 
-    def _report(
-        self,
-        number: int,
-        attention: Tensor | None,
-        states: Tensor | None,
-        mask: Tensor | None,
-        mismatch: float,
-        precision: torch.dtype,
-    ) -> None:
-        where = self.where(number)
-        attention, states = check_attention(where, attention, states)
+    def _report(self, number: int, observed: Observation) -> None:
+        where, mask, precision = self.where(number), observed.mask, observed.precision
+        attention, states = check_attention(where, observed.attention, observed.states)
         # Wrong attention looks as good as right attention: every assumption that a batch can refute
         # is checked here, on each layer and batch, before anything is averaged
         if number in self._contracted:
@@ -380,16 +373,20 @@ class _Contraction:
                 "layers of one sequence with layers="
             )
         check_boolean_masks(self._boolean, attention, where)
-        excess = float((attention.sum(dim=-1) - read[:, None, :].to(attention)).abs().max())
-        if excess > (1e-2 if is_half(precision) else 1e-3):
+        excess = attention.sum(dim=-1) - read[:, None, :].to(attention)
+        if not observed.has_sinks:
+            excess = excess.abs()
+        if (off := float(excess.max())) > (1e-2 if is_half(precision) else 1e-3):
             raise CaptureError(
-                f"{where} pays attention whose sum over tokens is off 1 by {excess:.2g}, as with "
-                "an attention sink, which the theory lacks; choose other layers with layers="
+                f"{where} pays attention whose sum over tokens is off 1 by {off:.2g}, as with "
+                "weights that change after their softmax; choose other layers with layers="
             )
         layer = self.layers[number]
         exempt = is_exempt(layer.module, layer.points, switched=False)
-        if not (exempt or mismatch <= tolerance(precision)):
-            raise CaptureError(mismatch_message(layer.module, where, mismatch, takes_layers=True))
+        if not (exempt or observed.mismatch <= tolerance(precision)):
+            message = mismatch_message(layer.module, where, observed.mismatch, takes_layers=True)
+            raise CaptureError(message)
+        attention = with_gate(where, attention, observed.gate)
         if self.picture == "product":
             self._contracted[number] = attention
             return

@@ -110,6 +110,32 @@ class Moments:
         return float(np.sqrt(max(variance, 0.0)))
 
 
+def with_gate(where: str, attention: Tensor, gate: Tensor | None) -> Tensor:
+    """Return attention times the factor by which a gate multiplies the outputs of every head.
+
+    Parameters
+    ----------
+    where : str
+        The layer, for messages.
+    attention : Tensor, shape (batch, H, M, M)
+    gate : Tensor, shape (batch, M, H, 1) or (batch, M, H, G), or None
+
+    Raises
+    ------
+    CaptureError
+        If the gate has a factor for every number that a head passes on.
+    """
+    if gate is None:
+        return attention
+    if gate.shape[-1] > 1:
+        raise CaptureError(
+            f"{where} multiplies each of the {gate.shape[-1]} numbers that a head passes on by a "
+            "gate of its own, which is no attention between tokens and has no picture. Its heads "
+            "can be switched off, scored and removed; or choose other layers with layers="
+        )
+    return attention * gate[..., 0].transpose(1, 2)[..., None].to(attention)
+
+
 def check_attention(
     where: str, attention: Tensor | None, states: Tensor | None
 ) -> tuple[Tensor, Tensor]:

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from pathkernel_capture.captured import Captured
-from pathkernel_capture.contraction import check_attention
+from pathkernel_capture.contraction import check_attention, with_gate
 from pathkernel_core.arrays.products import matmul
 from pathkernel_models.agreement import is_exempt, mismatch_message, with_own_function
 from pathkernel_models.attention_module import AttentionModule
@@ -34,7 +34,7 @@ from pathkernel_models.outputs import Outputs, checked_outputs, target_tensor
 from pathkernel_models.precision import tolerance, widen
 from pathkernel_models.relations import examples_interact
 from pathkernel_models.state import open_to_observation, without_parameter_gradients
-from pathkernel_models.watching import first_tensor
+from pathkernel_models.watching import Observation, first_tensor
 
 PROJECTION = 24
 """Dimensions of a random projection of derivatives, and of one of attended states."""
@@ -206,28 +206,23 @@ class _Tangents:
         added = given + zeros
         return (added, *output[1:]) if isinstance(output, tuple | list) else added
 
-    def _report(
-        self,
-        number: int,
-        attention: Tensor | None,
-        states: Tensor | None,
-        _: Tensor | None,  # padding, by which the model's outputs have no derivatives
-        mismatch: float,
-        precision: torch.dtype,
-    ) -> None:
+    def _report(self, number: int, observed: Observation) -> None:
+        # padding does not matter: the model's outputs have no derivatives by it
         if self._has_run:
             return
         layer = self._layers[number]
-        attention, states = check_attention(layer.where, attention, states)
+        attention, states = check_attention(layer.where, observed.attention, observed.states)
+        attention = with_gate(layer.where, attention, observed.gate)
         if number in self._attended:
             raise CaptureError(
                 f"{layer.where} runs more than once in a forward pass; layers that share their "
                 "weights cannot be told apart"
             )
         exempt = is_exempt(layer.module, layer.points, switched=False)
-        if not (exempt or mismatch <= tolerance(precision)):
-            message = mismatch_message(layer.module, layer.where, mismatch, takes_layers=True)
-            raise CaptureError(message)
+        if not (exempt or observed.mismatch <= tolerance(observed.precision)):
+            raise CaptureError(
+                mismatch_message(layer.module, layer.where, observed.mismatch, takes_layers=True)
+            )
         attention = attention.detach()
         if attention.isnan().any():
             raise CaptureError(

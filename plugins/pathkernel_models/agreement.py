@@ -30,6 +30,7 @@ from pathkernel_models.watching import (
     Points,
     Recording,
     first_argument,
+    gate_of,
     idle_projection,
     mismatch,
     replaced_forward,
@@ -39,21 +40,16 @@ _LIBRARIES = ("transformers", "timm")
 _QUERIES = 16  # compared, of every sequence
 
 # Exceptions, whose code has been read. Attention averages the values, and a step follows that
-# leaves the heads in their places, such as a gate or a norm; or only the values lie elsewhere.
+# leaves the heads in their places; or only the values lie elsewhere.
 _FURTHER_STEP = frozenset(
     (
-        "modeling_afmoe.AfmoeAttention",  # gate
-        "modeling_beam.BeamAttention",  # gate
         "modeling_codegen.CodeGenAttention",  # values in blocks of heads
-        "modeling_laguna.LagunaAttention",  # gate
-        "modeling_mimo_v2_flash.MiMoV2FlashAttention",  # values times a constant
-        "modeling_muse_glimmer.MuseGlimmerTextAttention",  # gate
-        "modeling_muse_spark.MuseSparkTextAttention",  # norm and gate
         "modeling_vits.VitsAttention",  # values of relative positions
     )
 )
 # The outputs of the heads lie one after the other, but are not a softmax times the values, or the
-# values lie elsewhere in their weights: windows, sinks, mixed heads, convolutions, wider values.
+# values lie elsewhere in their weights: windows, sinks behind the softmax, mixed heads,
+# convolutions, wider values.
 _OTHER_ATTENTION = frozenset(
     (
         "modeling_dory.DoryAttention",
@@ -222,7 +218,8 @@ def compare_attention(
             return output
         difference = math.nan
         if attention is not None:
-            difference = mismatch(recording, points, swapped, attention, states, output)
+            gate = gate_of(points, args, kwargs)
+            difference = mismatch(recording, points, swapped, attention, states, output, gate)
         if not difference <= tolerance(recording.precision(states)):
             if math.isinf(difference):  # this pass does not tell
                 return output

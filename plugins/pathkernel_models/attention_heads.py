@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from numbers import Integral
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor, nn
@@ -28,16 +28,29 @@ class AttentionHeads:
     output : Linear
         Projection of the outputs of all heads, G numbers of each, one head after the other.
     projections : sequence of Linear
-        Projections to queries, keys and values, with rows head by head, and then of positions; or
-        a single one for all three, with rows (3, H, G). Keys and values may have fewer heads, each
-        shared by equally many consecutive ones. Without projections attention is not compared, and
-        heads cannot be taken out of the weights.
+        Projections to queries, keys and values, with rows head by head, and then others, such as
+        of positions or gates; or a single one for all three, with rows (3, H, G); or two, one of
+        queries, and one of keys and values with rows (H, keys, G). Keys and values may have fewer
+        heads, each shared by equally many consecutive ones. Without projections attention is not
+        compared, and heads cannot be taken out of the weights.
     by_head : bool
-        Whether a single projection has rows (H, 3, G).
+        Whether a single projection has rows (H, 3, G), or two are as above.
     score_bias : Embedding, optional
         Bias of the attention scores, with a column for each head.
     batch_first : bool
         Whether inputs are (batch, token, N_0), not (token, batch, N_0).
+    gate : callable, optional
+        Takes the module's input (batch, token, N_0) and returns the factors of the outputs of its
+        heads, (batch, token, H, 1) or (batch, token, H, G).
+    value_norm : Module, optional
+        Norm of the values within every head; its output (batch, token, H, G) holds them.
+    value_scale : float
+        Constant factor of the values.
+    query_norm, key_norm : Module, optional
+        Norm of the queries, or keys, of all heads at once, with a weight of as many numbers.
+    parameters : sequence of Parameter
+        The module's own with an entry on the first axis for every head, such as sinks, whose scores
+        are in the softmax behind those of the keys.
 
     Raises
     ------
@@ -53,6 +66,12 @@ class AttentionHeads:
     by_head: bool = False
     score_bias: nn.Module | None = None
     batch_first: bool = True
+    gate: Callable[[Tensor], Tensor] | None = None
+    value_norm: nn.Module | None = None
+    value_scale: float = 1.0
+    query_norm: nn.Module | None = None
+    key_norm: nn.Module | None = None
+    parameters: Sequence[nn.Parameter] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.count, Integral) or isinstance(self.count, bool):
@@ -84,17 +103,24 @@ class AttentionHeads:
                     f"output or projections hold a {type(part).__name__} whose weight is no "
                     "tensor, as of quantised ones; take the model as it was before quantisation"
                 )
+        self._check_steps()
         width = self.output.weight.shape[self.output_axis]
         rows = [len(_rows(projection)) for projection in self.projections]
-        if not 0 < self.count <= width or width % self.count or len(rows) == 2:
+        if not 0 < self.count <= width or width % self.count:
             raise CaptureError(
-                f"{self.count} heads do not share the {width} inputs of output evenly, or "
-                f"projections, {len(rows)}, are not those of queries, keys and values, or one"
+                f"{self.count} heads do not share the {width} inputs of output evenly"
             )
         if not rows:
             return
         groups = self.groups
         parts = [self.count + 2 * groups] if self.is_fused else [self.count, groups, groups]
+        if len(rows) == 2:
+            parts = [self.count, self.count]
+            if not self.by_head or rows[1] <= self.count * self.size:
+                raise CaptureError(
+                    "of two projections the second is of keys and values, with by_head=True and "
+                    f"rows ({self.count}, keys, {self.size}), but it has {rows[1]} rows"
+                )
         parts += [self.count] * (len(rows) - len(parts))
         if (
             groups < 1
@@ -106,6 +132,24 @@ class AttentionHeads:
                 f"projections of {', '.join(map(str, rows))} rows are not those of queries, keys "
                 f"and values of {self.count} heads, of which each passes on {self.size} numbers"
             )
+
+    def _check_steps(self) -> None:
+        """Raise a CaptureError or TypeError unless steps within the heads are of their kinds."""
+        if self.gate is not None and not callable(self.gate):
+            raise TypeError(f"gate must be a function of states, but is {described(self.gate)}")
+        for name in ("value_norm", "query_norm", "key_norm"):
+            if not isinstance(getattr(self, name), nn.Module | None):
+                raise TypeError(f"{name} must be a module, not {described(getattr(self, name))}")
+        if not isinstance(self.value_scale, Real) or isinstance(self.value_scale, bool):
+            raise TypeError(f"value_scale must be a number, not {described(self.value_scale)}")
+        object.__setattr__(self, "parameters", tuple(self.parameters))
+        for parameter in self.parameters:
+            if not isinstance(parameter, Tensor) or parameter.shape[:1] != (self.count,):
+                shape = tuple(parameter.shape) if isinstance(parameter, Tensor) else ""
+                raise CaptureError(
+                    f"parameters must be tensors with {self.count} entries on the first axis, one "
+                    f"for every head, but one is {described(parameter)} {shape}".rstrip()
+                )
 
     @property
     def output_axis(self) -> int:
@@ -125,6 +169,8 @@ class AttentionHeads:
     @property
     def groups(self) -> int:
         """Number of heads of keys and values."""
+        if len(self.projections) == 2:
+            return self.count
         if self.is_fused:
             return (len(_rows(self.projections[0])) // self.size - self.count) // 2
         return len(_rows(self.value_projection)) // self.size
@@ -132,19 +178,30 @@ class AttentionHeads:
     @property
     def value_projection(self) -> nn.Module:
         """Projection of the values, or the shared one."""
-        return self.projections[0 if self.is_fused else 2]
+        return self.projections[min(2, len(self.projections) - 1)]
+
+    @property
+    def value_source(self) -> nn.Module:
+        """Module whose output holds the values of all heads."""
+        return self.value_projection if self.value_norm is None else self.value_norm
 
     def values(self, rows: Tensor) -> Tensor:
         """Select the values of each head, (H, G, …), from rows (R, …) of their projection."""
-        if self.by_head and self.is_fused:
+        if len(self.projections) == 2:  # keys may have another size
+            values = rows.unflatten(0, (self.groups, -1))[:, -self.size :]
+        elif self.by_head and self.is_fused:
             values = rows.unflatten(0, (self.groups, -1, self.size))[:, -1]
         else:
             values = rows[-self.groups * self.size :].unflatten(0, (self.groups, self.size))
         return values.repeat_interleave(self.count // self.groups, dim=0)
 
     def values_by_head(self, values: Tensor) -> Tensor:
-        """Return values (batch, token, …, R) of their projection as (batch, H, token, …, G)."""
-        return self.values(values.movedim(-1, 0)).movedim(2, 0).movedim(2, -1)
+        """Return values (batch, token, …, R) of their source as (batch, H, token, …, G)."""
+        if self.value_norm is not None and self.groups > 1:
+            is_split = values.shape[-2:] == (self.groups, self.size)
+            values = values.flatten(-2) if is_split else values
+        heads = self.values(values.movedim(-1, 0)).movedim(2, 0).movedim(2, -1)
+        return heads if self.value_scale == 1 else heads * self.value_scale
 
     def linear(self, states: Tensor) -> Tensor:
         """Return the values of states (batch, token, N_0), without bias."""
@@ -153,7 +210,8 @@ class AttentionHeads:
     def value_weights(self, where: str) -> Tensor:
         """Return the matrix that gives each head's values, (H, G, N_0), of a layer."""
         projection = self.value_projection
-        return self.values(projection_matrix(projection, _rows(projection), where))
+        weights = self.values(projection_matrix(projection, _rows(projection), where))
+        return weights if self.value_scale == 1 else weights * self.value_scale
 
     def slices(self) -> Iterator[tuple[nn.Module, int, Tensor]]:
         """Yield modules, the axis of the heads in their weight, and the users of every entry.
@@ -164,11 +222,16 @@ class AttentionHeads:
         group = torch.eye(self.groups, dtype=torch.bool)
         group = group.repeat_interleave(self.count // self.groups, dim=1)
         for index, projection in enumerate(self.projections):
+            norm = (self.query_norm, self.key_norm, None)[min(index, 2)]
+            if norm is not None:  # of all heads: those that are gone count in it
+                continue
             if self.is_fused and self.by_head:
                 queries = single.unflatten(0, (self.groups, -1))
                 blocks = torch.cat([queries, group[:, None], group[:, None]], dim=1).flatten(0, 1)
             elif self.is_fused:
                 blocks = torch.cat([single, group, group])
+            elif len(self.projections) == 2:
+                blocks = single
             else:
                 blocks = group if index in (1, 2) else single
             rows = len(_rows(projection))
@@ -180,6 +243,17 @@ class AttentionHeads:
         yield self.output, self.output_axis, single.repeat_interleave(self.size, dim=0)
         if self.score_bias is not None:
             yield self.score_bias, 1, single
+
+    def joint_norms(self) -> Iterator[tuple[nn.Module, Tensor]]:
+        """Yield the norms of queries or keys of all heads, and the users of every entry.
+
+        The last is a bool tensor (entries, H).
+        """
+        for norm, count in ((self.query_norm, self.count), (self.key_norm, self.groups)):
+            if norm is not None:
+                users = torch.eye(count, dtype=torch.bool)
+                users = users.repeat_interleave(self.count // count, dim=1)
+                yield norm, users.repeat_interleave(len(norm.weight) // count, dim=0)
 
 
 def _row_axis(projection: nn.Module) -> int:

@@ -18,12 +18,40 @@ from pathkernel_core.arrays.products import matmul
 from pathkernel_models.masks import SOFTMAX, by_sequence, hidden_keys
 from pathkernel_models.precision import lowest_precision, widen
 
-Report = Callable[["Tensor | None", "Tensor | None", "Tensor | None", float, torch.dtype], None]
-"""Takes attention (batch, H, query, key) or None if it was not observed; the states
-(batch, key, N_0) that heads attend to or None for cross-attention; the token mask (batch, key),
-False at keys that no query may attend to, or None if all may; and the relative difference between
-attention times values and the output of the heads, NaN if it cannot be computed; and the lowest
-precision of the run, half under autocast, too."""
+
+@dataclass(frozen=True, eq=False)
+class Observation:
+    """What was observed of attention in one forward pass.
+
+    Attributes
+    ----------
+    attention : Tensor, shape (batch, H, query, key), or None
+        None if it was not observed.
+    states : Tensor, shape (batch, key, N_0), or None
+        States that heads attend to, None for cross-attention.
+    mask : Tensor, shape (batch, key), or None
+        False at keys that no query may attend to; None if all may.
+    mismatch : float
+        Relative difference between attention times values and the output of the heads, NaN if it
+        cannot be computed.
+    precision : dtype
+        Lowest of the run, half under autocast, too.
+    has_sinks : bool
+        Whether the softmax has further entries, so that rows of the attention sum to less than 1.
+    gate : Tensor, shape (batch, query, H, 1) or (batch, query, H, G), or None
+        Factors of the heads' outputs.
+    """
+
+    attention: Tensor | None
+    states: Tensor | None
+    mask: Tensor | None
+    mismatch: float
+    precision: torch.dtype
+    has_sinks: bool
+    gate: Tensor | None
+
+
+Report = Callable[[Observation], None]
 
 _DROPOUT = (torch.dropout, F.dropout)
 _OTHER_STATES = ("encoder_hidden_states", "key_value_states")
@@ -51,6 +79,7 @@ class Points:
     readers: tuple[nn.Module, ...]
     by_head: Callable[[Tensor], Tensor]
     linear: Callable[[Tensor], Tensor] | None = None
+    gate: Callable[[Tensor], Tensor] | None = None
 
 
 class Recording(TorchFunctionMode):
@@ -79,6 +108,8 @@ class Recording(TorchFunctionMode):
         Input of ``Points.values``.
     random : bool
         Whether a fused kernel dropped weights at random.
+    has_sinks : bool
+        Whether entries behind those of the keys were cut off the weights.
     """
 
     def __init__(self, rows: int | None = None) -> None:
@@ -91,6 +122,7 @@ class Recording(TorchFunctionMode):
         self.states: Tensor | None = None
         self.value_states: Tensor | None = None
         self.random = False
+        self.has_sinks = False
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None
@@ -104,6 +136,8 @@ class Recording(TorchFunctionMode):
             self._note(output, function, args, kwargs)
         elif function in _DROPOUT and self.weights and args and args[0] is self.weights[-1]:
             self.weights[-1] = output  # what multiplies the values, and is compared with them
+        elif function is Tensor.__getitem__ and self.weights and args[0] is self.weights[-1]:
+            self._cut_sinks(output)
         elif function is F.scaled_dot_product_attention:
             # a context around this one shall not see it, nor checkpoints what it would save
             with torch._C.DisableTorchFunction(), torch.no_grad():
@@ -126,6 +160,15 @@ class Recording(TorchFunctionMode):
     def _note(self, weights: Tensor, function: Any, args: tuple, kwargs: dict) -> None:
         self.weights.append(weights)
         self.hidden.append(hidden_keys(function, args, kwargs))
+
+    def _cut_sinks(self, weights: Tensor) -> None:
+        """Take the first entries of the last weights for those of the keys."""
+        whole, hidden = self.weights[-1], self.hidden[-1]
+        keys = weights.shape[-1] if weights.ndim else 0
+        if weights.shape[:-1] == whole.shape[:-1] and 0 < keys < whole.shape[-1]:
+            self.weights[-1] = weights
+            self.hidden[-1] = None if hidden is None else hidden[..., :keys]
+            self.has_sinks = True
 
     @contextmanager
     def observe(self, points: Points | None) -> Iterator[None]:
@@ -271,16 +314,32 @@ def watch_attention(
         # weights of half precision are multiplied in float32
         attention = None if attention is None else attention.to(widen(states).dtype)
         difference = math.nan
+        gate = gate_of(points, args, kwargs)
         if not idle_projection(module, points, recording):
-            difference = mismatch(recording, points, swapped, attention, states, output)
-        precision = recording.precision(states)
-        mask = recording.tokens(len(states), heads)
-        states = None if attends_across(kwargs) else states
-        report(attention, states, mask, difference, precision)
+            difference = mismatch(recording, points, swapped, attention, states, output, gate)
+        report(
+            Observation(
+                attention,
+                None if attends_across(kwargs) else states,
+                recording.tokens(len(states), heads),
+                difference,
+                recording.precision(states),
+                recording.has_sinks,
+                gate,
+            )
+        )
         return output
 
     with replaced_forward(module, watched_forward):
         yield
+
+
+def gate_of(points: Points | None, args: tuple, kwargs: dict[str, Any]) -> Tensor | None:
+    """Return the factors of the heads' outputs, by the arguments of their module, if it has any."""
+    if points is None or points.gate is None:
+        return None
+    with torch.no_grad():
+        return points.gate(first_argument(args, kwargs))
 
 
 def idle_projection(module: nn.Module, points: Points | None, recording: Recording) -> str:
@@ -302,8 +361,11 @@ def mismatch(
     attention: Tensor | None,
     states: Tensor,
     output: Any,
+    gate: Tensor | None,
 ) -> float:
     """Return the largest difference of attention times values from the heads' output, relative.
+
+    Attention times values are multiplied by the ``gate`` of the heads first, if they have one.
 
     It is 0 where ``multi_head_attention_forward`` defines the heads; NaN where the attention or the
     values cannot be seen; and infinite where the keys are of another sequence, such as cached ones,
@@ -322,20 +384,27 @@ def mismatch(
         values = points.linear(states.transpose(0, 1) if swapped else states)
     else:
         return math.nan
-    # of several candidates for the heads' outputs, before and after a norm, one has to agree
-    differences = []
-    for outputs in recording.outputs or [first_tensor(output)]:
+    # of several candidates for the outputs, before and after a norm, one has to agree; a gate
+    # acts on what the output projection takes, which is the last
+    candidates, differences = recording.outputs or [first_tensor(output)], []
+    for number, outputs in enumerate(candidates, start=1):
+        factors = gate if number == len(candidates) else None
         with torch.no_grad():
             if swapped:
                 outputs = outputs.transpose(0, 1)
             by_token = values.transpose(0, 1) if swapped else values
-            differences.append(_difference(points, attention, by_token, outputs, constant))
+            differences.append(_difference(points, attention, by_token, outputs, constant, factors))
     known = [difference for difference in differences if not math.isnan(difference)]
     return min(known, default=math.nan)
 
 
 def _difference(
-    points: Points, attention: Tensor, values: Tensor, outputs: Tensor, constant: bool
+    points: Points,
+    attention: Tensor,
+    values: Tensor,
+    outputs: Tensor,
+    constant: bool,
+    gate: Tensor | None,
 ) -> float:
     """Return the relative difference, up to a constant of every entry of a head if one is unknown.
 
@@ -353,7 +422,10 @@ def _difference(
         return math.inf
     # of half precision the comparison itself must not add its rounding
     exact = torch.float64 if outputs.dtype == torch.float64 else torch.float32
-    expected = matmul(attention.to(exact), by_head.to(exact)).transpose(1, 2).flatten(2)
+    expected = matmul(attention.to(exact), by_head.to(exact)).transpose(1, 2)
+    if gate is not None:
+        expected = expected * gate[:, -queries:].to(exact)
+    expected = expected.flatten(2)
     if outputs.numel() % (batch * expected.shape[-1]):
         return math.nan
     candidates = [outputs.reshape(batch, -1, expected.shape[-1])]

@@ -10,12 +10,15 @@ from torch import nn
 # attention to another sequence, and of learned queries that pool a sequence
 _CROSSED = re.compile("cross|encdec|encoder_attn|attn_?pool|attentionpool", re.IGNORECASE)
 COUNTS = ("num_heads", "num_attention_heads", "n_heads", "n_head")
-SIZES = ("head_dim", "attention_head_size", "head_size", "key_value_proj_dim")
+SIZES = ("v_head_dim", "head_dim", "attention_head_size", "head_size", "key_value_proj_dim")
 FUSED = ("c_attn", "query_key_value", "qkv_proj", "qkv", "Wqkv")
 QUERIES = ("q_proj", "query", "query_proj", "q_lin", "linear_q", "q")
 KEYS = ("k_proj", "key", "key_proj", "k_lin", "linear_k", "k")
 VALUES = ("v_proj", "value", "value_proj", "v_lin", "linear_v", "v")
 GATES = ("gate_proj", "g_proj")
+QUERY_NORMS = ("q_norm", "query_norm", "norm_q", "q_layernorm")
+KEY_NORMS = ("k_norm", "key_norm", "norm_k", "k_layernorm")
+VALUE_NORMS = ("v_norm", "value_norm", "norm_v")
 OUTPUTS = ("o_proj", "out_proj", "out_lin", "c_proj", "dense", "proj", "Wo", "linear_out", "o")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import nn
 
 from pathkernel_models.attention_heads import AttentionHeads, input_axis
@@ -18,6 +20,7 @@ from pathkernel_models.families.parts import (
     number_of,
     projection_of,
 )
+from pathkernel_models.families.steps import steps_within
 
 _TOKENS_FIRST = ("modeling_fsmt",)  # files of transformers with sequences on the second axis
 
@@ -35,19 +38,24 @@ def describe_projections(module: nn.Module, parent: nn.Module) -> AttentionHeads
     width = output.weight.shape[input_axis(output)]
     if size and width % size == 0:
         count = width // size
-    projections = (queries, projection_of(module, KEYS), projection_of(module, VALUES))
-    if fused is not None:
-        projections = (fused,)
-    elif gates := projection_of(module, GATES):
-        projections += (gates,)
+    keys, values = projection_of(module, KEYS), projection_of(module, VALUES)
+    if values is None and getattr(module, "v_proj", module) is None:
+        values = keys  # as of Gemma 4, whose values may be its keys before their norm
+    projections = [queries, keys, values] if fused is None else [fused]
+    if fused is None and (gates := projection_of(module, GATES)):
+        projections.append(gates)
     # GPTBigCode names its flag, and has rows by head without it
     by_head = hasattr(module, "query_key_value") or getattr(module, "multi_query", None) is False
     bias = getattr(module, "relative_attention_bias", None)  # T5's
     bias = bias if isinstance(bias, nn.Embedding) else None
     batch_first = type(module).__module__.rpartition(".")[2] not in _TOKENS_FIRST
+    steps: dict[str, Any] = {}
+    if count and queries is not None:
+        steps = steps_within(module, count, queries, width // count)
     try:
         if None not in projections and not type(module).__name__.startswith("CodeGen"):
-            return AttentionHeads(count or 0, output, projections, by_head, bias, batch_first)
+            parts = tuple(part for part in projections if part is not None)
+            return AttentionHeads(count or 0, output, parts, by_head, bias, batch_first, **steps)
     except CaptureError:
         pass  # rows in another order
     try:

@@ -22,18 +22,20 @@ from pathkernel_models.attention_module import (
 )
 from pathkernel_models.errors import CaptureError
 from pathkernel_models.families.bridges import describe_bridge
+from pathkernel_models.families.latent import describe_latent
 from pathkernel_models.families.parts import has_crossed_name, quantised_class
 from pathkernel_models.families.projections import describe_projections
 from pathkernel_models.families.torch_attention import describe_torch
 from pathkernel_models.watching import Points
 
 FAMILIES: tuple[Callable[[nn.Module, nn.Module], AttentionHeads | None], ...] = (
+    describe_latent,
     describe_projections,
 )
 """Each takes a module and its parent; the first that knows the module describes its heads."""
 
 _READ_WEIGHTS = ("WavLMAttention",)  # classes that call multi_head_attention_forward
-_NORMS = ("norm", "attn_sub_norm")  # that may lie between the heads and their projection
+_NORMS = ("norm", "attn_sub_norm", "o_norm")  # that may lie between the heads and their projection
 
 
 def attention_modules(model: nn.Module) -> list[AttentionModule]:
@@ -119,7 +121,11 @@ def _attention(
         norms = [getattr(module, name, None) for name in _NORMS]
         readers = (description.output, *(norm for norm in norms if isinstance(norm, nn.Module)))
         points = Points(
-            description.value_projection, readers, description.values_by_head, description.linear
+            description.value_source,
+            readers,
+            description.values_by_head,
+            None if description.value_norm is not None else description.linear,
+            description.gate,
         )
     runs = type(module).__name__ not in _READ_WEIGHTS
     if not runs:

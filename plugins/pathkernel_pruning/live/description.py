@@ -15,7 +15,7 @@ from typing import Any
 from pathkernel_core.system.local_files import is_damage, open_regular
 from pathkernel_core.system.text import printable
 from pathkernel_models.errors import CaptureError
-from pathkernel_pruning.live.smaller import Removals
+from pathkernel_pruning.live.smaller import KINDS, Removals
 from pathkernel_pruning.live.structure import Structure
 from pathkernel_pruning.live.value_texts import LIBRARIES
 
@@ -93,7 +93,7 @@ class Description:
     def to_json(self) -> dict[str, Any]:
         """Return the content of the file."""
         layers = {
-            name: {"heads": entry.count, "left": entry.left, "widths": entry.widths}
+            name: {"heads": entry.count, "left": entry.left, "kinds": entry.kinds}
             for name, entry in self.removals.items()
         }
         modules = self.structure.modules
@@ -167,7 +167,7 @@ class Description:
 
 def _removals(name: str, layer: Mapping[str, Any]) -> Removals:
     """Check the removals of a layer, in time linear in their size."""
-    left, widths = layer["left"], layer["widths"]
+    left, kinds = layer["left"], layer["kinds"]
     if not (isinstance(layer["heads"], int) and 0 < layer["heads"] <= _MOST_HEADS):
         raise ValueError(f"heads {layer['heads']!r:.40} of layer {name!r:.40}")
     if len(left) > _MOST_REMOVALS:
@@ -177,9 +177,9 @@ def _removals(name: str, layer: Mapping[str, Any]) -> Removals:
         fewer = number == 0 or {*heads} < {*left[number - 1]}
         if not (ordered and heads[0] > 0 and heads[-1] <= layer["heads"] and fewer):
             raise ValueError(f"heads {heads!r:.40} of layer {name!r:.40}")
-    if len(left) != len(widths) or not {*map(type, widths)} <= {bool}:
+    if len(left) != len(kinds) or not {*kinds} <= {*KINDS}:
         raise ValueError(f"removals of layer {name!r:.40}")
-    return Removals(layer["heads"], tuple(map(tuple, left)), tuple(widths))
+    return Removals(layer["heads"], tuple(map(tuple, left)), tuple(kinds))
 
 
 def _number_of_texts(modules: Iterable[Mapping[str, str]]) -> int:

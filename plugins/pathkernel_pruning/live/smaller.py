@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from pathkernel_models.attention_heads import AttentionHeads, input_axis
 from pathkernel_models.attention_module import AttentionModule, block_name
@@ -20,6 +19,12 @@ from pathkernel_models.errors import CaptureError
 from pathkernel_models.families.recognition import attention_modules
 from pathkernel_models.linear_maps import check_stored
 from pathkernel_models.state import set_evaluation, without_fused_layers
+from pathkernel_pruning.live.fewer_heads import (
+    FewerHeads,
+    LayerConfiguration,
+    NormOfHeads,
+    select_entries,
+)
 
 Remaining = Sequence[tuple[AttentionModule, list[int]]]
 """Layers and their remaining heads, numbered from 0."""
@@ -27,7 +32,10 @@ Remaining = Sequence[tuple[AttentionModule, list[int]]]
 _ROUNDING = 1e-4  # of outputs, relative to the largest; parts of many models compute in float32
 _HALF_ROUNDINGS = 6  # of half precision, in a model of dozens of layers
 _LENGTHS = (("out_features", "nx", "num_embeddings"), ("in_features", "nf", "embedding_dim"))
-_KINDS = (("count",), ("count", "width"))
+KINDS = ("count", "width", "configuration")
+"""Numbers that forward passes reshape by: of heads in the module, or their joint width, too, or
+those that the module reads in its configuration."""
+
 _TABLE = re.compile("rel(ative)?_pos|position_bias")  # of relative positions, wherever it lies
 _RECORD = "pathkernel_removals"  # attribute of an attention module
 
@@ -42,25 +50,25 @@ class Removals:
         Number of heads before the first removal.
     left : tuple of tuple of int
         Remaining heads after every removal, in the numbering before the first, from 1.
-    widths : tuple of bool
-        Whether a removal changed the joint width of the heads, too, where the module stores it.
+    kinds : tuple of str
+        What numbers a removal changed, see :data:`KINDS`.
     """
 
     count: int
     left: tuple[tuple[int, ...], ...] = ()
-    widths: tuple[bool, ...] = ()
+    kinds: tuple[str, ...] = ()
 
     @property
     def numbers(self) -> tuple[int, ...]:
         """Original numbers of the remaining heads, from 1."""
         return self.left[-1] if self.left else tuple(range(1, self.count + 1))
 
-    def further(self, heads: Sequence[int], width: bool) -> Removals:
+    def further(self, heads: Sequence[int], kind: str) -> Removals:
         """Add a removal, after which ``heads`` of the remaining ones are left, from 0."""
         left = tuple(self.numbers[head] for head in heads)
         if self.left and left == self.numbers:  # a layer of one head keeps it
             return self
-        return Removals(self.count, (*self.left, left), (*self.widths, width))
+        return Removals(self.count, (*self.left, left), (*self.kinds, kind))
 
 
 def removals_of(attention: AttentionModule) -> Removals:
@@ -105,13 +113,14 @@ def take_out(
         expected. The model is then as it was.
     """
     reasons = []
-    # whether forward passes reshape by a number of heads alone, or by their joint width too, is in
-    # the model's code: the second is tried if the first gives other outputs
-    for kinds in _KINDS:
+    # which numbers forward passes reshape by is in the model's code: the next kind is tried if one
+    # gives other outputs
+    is_configured = all(hasattr(attention.module, "config") for attention, _ in remaining)
+    for kind in KINDS if is_configured else KINDS[:-1]:
         with _Changes() as changes:
             try:
                 for attention, heads in remaining:
-                    _shrink(model, attention, heads, kinds, changes)
+                    _shrink(model, attention, heads, kind, changes)
                 check_same(outputs_of(model, batch, layers), expected)
             except Exception as error:  # whatever a model raises whose shapes do not fit
                 reasons.append(error.__cause__ or error)
@@ -146,7 +155,10 @@ def _parameters_beside(model: nn.Module, attention: AttentionModule) -> list[str
     description = attention.description
     if description is None:
         return []
-    known = {parameter for part, _, _ in description.slices() for parameter in part.parameters()}
+    parts = (*description.projections, *(part for part, _, _ in description.slices()))
+    known = {parameter for part in parts for parameter in part.parameters()}
+    known |= {parameter for norm, _ in description.joint_norms() for parameter in norm.parameters()}
+    known |= {*description.parameters}
     heads, width = attention.heads, attention.heads * description.size
     block, names = block_name(attention), []
     for name, parameter in model.named_parameters():
@@ -183,7 +195,7 @@ def removed_again(model: nn.Module, removals: Mapping[str, Removals]) -> Iterato
                     continue
                 numbers = removals_of(layers[name]).numbers
                 heads = [numbers.index(head) for head in entry.left[step]]
-                _shrink(model, layers[name], heads, _KINDS[entry.widths[step]], changes)
+                _shrink(model, layers[name], heads, entry.kinds[step], changes)
         yield
         changes.pop_all()
 
@@ -288,11 +300,11 @@ def _shrink(
     model: nn.Module,
     attention: AttentionModule,
     heads: list[int],
-    kinds: Sequence[str],
+    kind: str,
     changes: _Changes,
 ) -> None:
     module, description = attention.module, attention.description
-    removals = removals_of(attention).further(heads, "width" in kinds)
+    removals = removals_of(attention).further(heads, kind)
     if isinstance(module, nn.MultiheadAttention):
         parent, _, name = attention.name.rpartition(".")
         fewer = FewerHeads(module, heads)
@@ -303,33 +315,64 @@ def _shrink(
                 changes.set(encoder, "use_nested_tensor", False)
         return
     assert description is not None
-    numbers = {
-        name: _renumber(description, heads, kinds, name, number)
-        for name, number in vars(module).items()
-        if isinstance(number, int) and not isinstance(number, bool) and name != "heads_before"
-    }
+    renumber = partial(_renumber, description, heads, kind)
+    numbers = {name: renumber(name, number) for name, number in _numbers(module).items()}
+    if kind == "configuration":
+        configuration = module.config
+        before = _numbers(configuration)
+        after = {name: renumber(name, number) for name, number in before.items()}
+        changed = {name: number for name, number in after.items() if number != before[name]}
+        changes.set(module, "config", LayerConfiguration(configuration, changed))
     if isinstance(module, FewerHeads):  # of a model that has lost heads before
         changes.set(module, "heads", [module.heads[head] for head in heads])
+    norms = [(norm, users[:, heads].any(dim=1)) for norm, users in description.joint_norms()]
+    _select_parameters(module, description.parameters, heads, changes)
     # an entry stays if any head that stays uses it: heads share keys and values in groups
     for projection, axis, users in list(description.slices()):
         entries = users[:, heads].any(dim=1).nonzero()[:, 0]
         if projection.weight.shape[axis] == len(users):  # else layers share it, and it is done
-            changes.set(projection, "weight", _select_entries(projection.weight, entries, axis))
+            changes.set(projection, "weight", select_entries(projection.weight, entries, axis))
             if (
                 projection is not description.output
                 and getattr(projection, "bias", None) is not None
             ):
-                changes.set(projection, "bias", _select_entries(projection.bias, entries))
+                changes.set(projection, "bias", select_entries(projection.bias, entries))
         for name in _LENGTHS[axis]:
             if hasattr(projection, name):
                 changes.set(projection, name, len(entries))
+    for name, part in list(module.named_children()):
+        for norm, stays in norms:
+            if part is norm:
+                changes.set(module, name, NormOfHeads(norm, stays.nonzero()[:, 0]))
     for name, number in numbers.items():
         changes.set(module, name, number)
     changes.set(module, _RECORD, removals)
 
 
+def _numbers(of: Any) -> dict[str, int]:
+    """Return the whole numbers among the attributes of a module or configuration."""
+    attributes = vars(of)
+    if isinstance(of, LayerConfiguration):
+        attributes = vars(of.configuration) | of.numbers
+    return {
+        name: number
+        for name, number in attributes.items()
+        if isinstance(number, int) and not isinstance(number, bool) and name != "heads_before"
+    }
+
+
+def _select_parameters(
+    module: nn.Module, parameters: Sequence[nn.Parameter], heads: list[int], changes: _Changes
+) -> None:
+    """Select the entries of some heads in the module's own parameters."""
+    for name, value in list(module._parameters.items()):
+        if any(value is parameter for parameter in parameters):
+            assert value is not None
+            changes.set(module, name, select_entries(value, torch.tensor(heads)))
+
+
 def _renumber(
-    description: AttentionHeads, heads: list[int], kinds: Sequence[str], name: str, number: int
+    description: AttentionHeads, heads: list[int], kind: str, name: str, number: int
 ) -> int:
     """Return the value with fewer heads of a module's number, recognised by name and value."""
     # by both, since another number may equal that of the heads by chance, and names differ from
@@ -339,124 +382,13 @@ def _renumber(
         description.groups,
         len({head * description.groups // description.count for head in heads}),
     )
-    shared, kind = groups if re.search("kv|key_value", name) else counts, "count"
+    shared = groups if re.search("kv|key_value", name) else counts
     if "group" in name:
         shared = counts[0] // groups[0], counts[1] // groups[1]
     elif re.search("dim|size|width|embed", name):
-        shared, kind = (description.size * shared[0], description.size * shared[1]), "width"
+        if kind != "width":
+            return number
+        shared = description.size * shared[0], description.size * shared[1]
     elif not re.search("head|attn|^h$", name):
         return number
-    return shared[1] if kind in kinds and number == shared[0] else number
-
-
-def _select_entries(weight: Tensor, entries: Tensor, axis: int = 0) -> nn.Parameter:
-    """Select entries of a weight on an axis."""
-    selected = weight.detach().index_select(axis, entries.to(weight.device))
-    return nn.Parameter(selected, requires_grad=weight.requires_grad)
-
-
-class FewerHeads(nn.Module):
-    """``nn.MultiheadAttention`` with some of its heads; same arguments and outputs.
-
-    Parameters
-    ----------
-    original : nn.MultiheadAttention
-    heads : list of int
-        Numbered from 0.
-    """
-
-    _qkv_same_embed_dim = False  # so that PyTorch's encoder layers do without their fused kernel
-
-    def __init__(self, original: nn.MultiheadAttention, heads: list[int]):
-        super().__init__()
-        self.num_heads, self.heads_before, self.heads = len(heads), original.num_heads, heads
-        self.batch_first, self.dropout = original.batch_first, original.dropout
-        entries = (
-            torch.arange(original.embed_dim).unflatten(0, (original.num_heads, -1))[heads].flatten()
-        )
-        weights = original.in_proj_weight.chunk(3)
-        biases = [None] * 3 if original.in_proj_bias is None else original.in_proj_bias.chunk(3)
-        self.queries, self.keys, self.values = (
-            _linear(
-                _select_entries(weight, entries),
-                None if bias is None else _select_entries(bias, entries),
-            )
-            for weight, bias in zip(weights, biases)
-        )
-        self.out_proj = _linear(
-            _select_entries(original.out_proj.weight, entries, 1), original.out_proj.bias
-        )
-        self.train(original.training)
-
-    @property
-    def in_proj_bias(self) -> nn.Parameter | None:
-        """Read by PyTorch's encoder layers."""
-        return self.queries.bias
-
-    def pathkernel_heads(self) -> AttentionHeads:
-        """Describe the heads for capture."""
-        projections = (self.queries, self.keys, self.values)
-        return AttentionHeads(
-            self.num_heads, self.out_proj, projections, batch_first=self.batch_first
-        )
-
-    def forward(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        key_padding_mask: Tensor | None = None,
-        need_weights: bool = True,
-        attn_mask: Tensor | None = None,
-        average_attn_weights: bool = True,
-        is_causal: bool = False,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Compute as ``nn.MultiheadAttention``; sequences must be batched, else a ValueError."""
-        if is_causal and attn_mask is None:
-            raise ValueError("is_causal is a hint about attn_mask; give attn_mask, too")
-        if query.ndim != 3:
-            raise ValueError(
-                f"query must be of sequences in a batch, three axes, but has {query.ndim}; give a "
-                "single sequence one more axis"
-            )
-        projected = (self.queries(query), self.keys(key), self.values(value))
-        if not self.batch_first:
-            projected = tuple(states.transpose(0, 1) for states in projected)
-        q, k, v = (
-            states.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for states in projected
-        )
-        mask = None
-        if attn_mask is not None:
-            mask = _to_additive(attn_mask, q.dtype)
-            if mask.ndim == 3:  # one of every sequence and head
-                mask = mask.unflatten(0, (-1, self.heads_before))[:, self.heads]
-        if key_padding_mask is not None:
-            padding = _to_additive(key_padding_mask, q.dtype)[:, None, None, :]
-            mask = padding if mask is None else mask + padding
-        dropped = self.dropout if self.training else 0.0
-        weights = None
-        if need_weights:
-            scores = q @ k.mT / math.sqrt(q.shape[-1])
-            weights = F.dropout((scores if mask is None else scores + mask).softmax(-1), dropped)
-            heads = weights @ v
-            weights = weights.mean(dim=1) if average_attn_weights else weights
-        else:
-            heads = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropped)
-        joined = heads.transpose(1, 2).flatten(2)
-        return self.out_proj(joined if self.batch_first else joined.transpose(0, 1)), weights
-
-
-def _to_additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """Convert a mask to numbers to add to scores, −∞ where a boolean one is True."""
-    if mask.dtype != torch.bool:
-        return mask.to(dtype)
-    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(mask, -math.inf)
-
-
-def _linear(weight: nn.Parameter, bias: nn.Parameter | None) -> nn.Linear:
-    # on meta: its own weights would be drawn at random, and move PyTorch's generator
-    linear = nn.Linear(*weight.T.shape, bias=bias is not None, device="meta")
-    linear.weight = weight
-    if bias is not None:
-        linear.bias = bias
-    return linear
+    return shared[1] if number == shared[0] else number

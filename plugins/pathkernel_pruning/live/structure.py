@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from pathkernel_models.errors import CaptureError
-from pathkernel_pruning.live.smaller import FewerHeads
+from pathkernel_pruning.live.fewer_heads import FewerHeads
 from pathkernel_pruning.live.value_texts import (
     LIBRARIES,
     OF_TORCH,

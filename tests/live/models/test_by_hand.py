@@ -563,19 +563,19 @@ def library_class(base, module):
 
 
 def test_exceptions_are_those_of_their_library():
-    gated = library_class(Doubled, "transformers.models.afmoe.modeling_afmoe.AfmoeAttention")
+    shifted = library_class(Doubled, "transformers.models.vits.modeling_vits.VitsAttention")
     mixed = library_class(Talking, "timm.models.cait.TalkingHeadAttn")
-    for kind in (gated, mixed):
+    for kind in (shifted, mixed):
         model = network(kind)
         whole = model(INPUTS)
         with torch.no_grad(), heads_off(model, [(1, 2)]):
             assert not torch.equal(model(INPUTS), whole)
-    assert capture(network(gated), [INPUTS], readout="mean").heads == (2 * HEADS + 1,)
-    assert len(magnitude_scores(network(gated), INPUTS)) == 2 * HEADS
+    assert capture(network(shifted), [INPUTS], readout="mean").heads == (2 * HEADS + 1,)
+    assert len(magnitude_scores(network(shifted), INPUTS)) == 2 * HEADS
     with pytest.raises(CaptureError, match="passes on other than its attention times its values"):
         capture(network(mixed), [INPUTS], readout="mean")
     with pytest.raises(CaptureError, match="keeps the weights of its values in a form"):
         magnitude_scores(network(mixed), INPUTS)
-    stranger = library_class(Doubled, "my_models.modeling_afmoe.AfmoeAttention")
+    stranger = library_class(Doubled, "my_models.modeling_vits.VitsAttention")
     with pytest.raises(CaptureError, match="passes on other than"), torch.no_grad():
         magnitude_scores(network(stranger), INPUTS)

@@ -192,17 +192,11 @@ def test_gradients_of_examples_on_the_second_axis():
         assert float(scores.sel(head=f"1-{head + 1}")) == pytest.approx(slope, rel=0.01)
 
 
-def test_keys_beside_the_tokens():
-    """A mask of the batch tells whether they stand before the tokens or after them."""
+def test_sinks_are_no_tokens():
     model, shown = made("GptOssModel", SINKS), mask()
     check(model, LLAMA, {"input_ids": ids(), "attention_mask": shown}, shown)
     check(model, LLAMA, {"input_ids": ids()}, torch.ones(3, 6))
-    with (
-        pytest.raises(CaptureError, match="attends to 7 keys"),
-        heads_off(model, [(1, 1)], replace="mean", batches=[((ids(), shown), None)]),
-    ):
-        pass
-    check(model, LLAMA, (ids(), shown), shown, masks=[shown])
+    check(model, LLAMA, (ids(), shown), shown)
 
 
 @pytest.mark.parametrize("kind", ["PromptTuningConfig", "PrefixTuningConfig"])

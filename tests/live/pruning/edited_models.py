@@ -165,9 +165,9 @@ def edit_description(folder, draw, values):
             [
                 {"heads": 10**9},
                 {"heads": 60000, "left": [list(range(1, 60000 - i)) for i in range(3)]},
-                {"left": [[1]] * 5000, "widths": [True] * 5000},
+                {"left": [[1]] * 5000, "kinds": ["width"] * 5000},
                 {"left": [list(range(1, 300 - i)) for i in range(250)], "heads": 300},
-                {"widths": [10**9]},
+                {"kinds": [10**9]},
             ]
         )
     elif key == "tied":

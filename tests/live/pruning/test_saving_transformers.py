@@ -220,13 +220,13 @@ def described(**values):
 NESTED = {"text_config": {}}
 for _ in range(40):
     NESTED = {"text_config": NESTED}
-STEPS = {"heads": 4, "left": [[1]] * 2000, "widths": [True] * 2000}
-MANY = {f"layer {i}": {"heads": 2**16, "left": [[1]], "widths": [True]} for i in range(10**4)}
+STEPS = {"heads": 4, "left": [[1]] * 2000, "kinds": ["width"] * 2000}
+MANY = {f"layer {i}": {"heads": 2**16, "left": [[1]], "kinds": ["width"]} for i in range(10**4)}
 ALIKE = {
     "kinds": [{"class": "torch.Linear"} | {f"entry {i}": "1" for i in range(10**4)}],
     "modules": {f"part {i}": 0 for i in range(10**4)},
 }
-TWICE = {"heads": 4, "left": [[1, 2], [1, 2, 3]], "widths": [True] * 2}
+TWICE = {"heads": 4, "left": [[1, 2], [1, 2, 3]], "kinds": ["width"] * 2}
 HOSTILE = {
     "edited": (configured(checksum=False, vocab_size=21), "not the file that pathkernel.json was"),
     "layers": (configured(num_hidden_layers=10**9), "num_hidden_layers = 1000000000, but the"),
