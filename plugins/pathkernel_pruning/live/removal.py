@@ -138,7 +138,7 @@ def _check_groups(layers: Sequence[AttentionModule], off: Mapping[int, list[int]
     }
     if faults:
         number, *others = faults
-        also = f" (likewise in layers {', '.join(map(str, others))})" if others else ""
+        also = f" (nor of {', '.join(f'layer {other}' for other in others)})" if others else ""
         raise CaptureError(
             f"heads cannot be taken out of {layers[number - 1].where}{also}: {faults[number]}; "
             "choose_heads(…, groups=True) chooses heads that can, and without smaller their "
