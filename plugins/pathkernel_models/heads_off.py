@@ -151,7 +151,7 @@ def heads_by_layer(layers: Sequence[AttentionModule], heads: Heads) -> dict[int,
 
 
 def gains_of(heads: Heads) -> xr.DataArray | None:
-    """Return the gains that a choice of heads brings along, None of other heads."""
+    """Return the gains of a choice of heads, None of other heads."""
     return heads.gains if isinstance(heads, ChosenHeads) else None
 
 

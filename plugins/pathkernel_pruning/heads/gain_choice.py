@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop
 from itertools import chain, product
 from typing import Protocol
 
@@ -199,7 +200,7 @@ def _cheapest(
         goal = missing - removed if removed < size else None
         further -= removed >= size
         alone = np.flatnonzero(groups.single_heads(present)).tolist()
-        rises = {(head,): rise for head, rise in zip(alone, increments[alone].tolist())}
+        rises: dict[Unit, float] = {(head,): float(increments[head]) for head in alone}
         rises |= dict(cheapest_unit(slots, increments, pairs) for slots in groups.blocks(present))
         unit = _first_allowed(rises, groups, present, goal)
         if unit is None:
@@ -247,7 +248,10 @@ def _first_allowed(
     rises: Mapping[Unit, float], groups: HeadGroups, present: np.ndarray, goal: int | None
 ) -> Unit | None:
     """The unit of the least rise for each head that can go; with it ``goal`` heads, if any."""
-    for unit in sorted(rises, key=lambda unit: (rises[unit] / len(unit), unit)):
+    by_rise = [(rise / len(unit), unit) for unit, rise in rises.items()]
+    heapify(by_rise)  # of which mostly the first is needed
+    while by_rise:
+        _, unit = heappop(by_rise)
         left = present.copy()
         left[list(unit)] = False
         if not (present[list(unit)].all() and groups.allows(left)):
@@ -258,7 +262,7 @@ def _first_allowed(
 
 
 def cheapest_unit(
-    slots: Sequence[Sequence[int]], increments: np.ndarray, pairs: np.ndarray
+    slots: Sequence[list[int]], increments: np.ndarray, pairs: np.ndarray
 ) -> tuple[Unit, float]:
     """Find the unit, one head of each slot, that raises the loss least, and this rise.
 
@@ -266,13 +270,12 @@ def cheapest_unit(
 
     Parameters
     ----------
-    slots : sequence of sequence of int
+    slots : sequence of list of int
     increments : array, shape (H,)
         Rise of the loss without each head.
     pairs : array, shape (H, H)
         Further rise without two of them, 0 or not on the diagonal, which is not read.
     """
-    slots = [np.asarray(slot) for slot in slots]
     if math.prod(map(len, slots)) <= MOST_UNITS:
         units = np.array(list(product(*slots)))
         between = pairs[units[:, :, None], units[:, None, :]]
@@ -280,16 +283,15 @@ def cheapest_unit(
         rises = increments[units].sum(axis=1) + between / 2
         best = int(np.argmin(rises))
         return tuple(units[best].tolist()), float(rises[best])
-    unit = np.array([slot[np.argmin(increments[slot])] for slot in slots])
+    unit = np.array([slot[int(np.argmin(increments[slot]))] for slot in slots])
     is_better = True
-    while is_better:  # every step lowers the rise, so that no unit comes back
+    while is_better:  # every change lowers the rise, so that no unit comes back
         is_better = False
         for place, slot in enumerate(slots):
             others = np.delete(unit, place)
             rises = increments[slot] + pairs[np.ix_(slot, others)].sum(axis=1)
-            best = slot[np.argmin(rises)]
-            if rises.min() < rises[slot == unit[place]][0]:
-                unit[place], is_better = best, True
+            if rises.min() < rises[slot.index(unit[place])]:
+                unit[place], is_better = slot[int(np.argmin(rises))], True
     between = pairs[np.ix_(unit, unit)]
     rise = increments[unit].sum() + (between.sum() - np.trace(between)) / 2
     return tuple(unit.tolist()), float(rise)

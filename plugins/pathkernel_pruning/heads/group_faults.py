@@ -42,10 +42,16 @@ def group_fault(heads: int, groups: int, lost: Collection[int]) -> str:
         if min(counts) < len(of_group) < size
     ]
     return (
-        f"heads {_several([f'{row[0]} to {row[-1]}' for row in rows])} share keys and values, so that whole "
-        "groups can be taken out, or as many heads of each group that stays; name "
+        f"heads {list_groups(heads, groups)} share keys and values, so that whole groups "
+        "can be taken out, or as many heads of each group that stays; name "
         f"{_several(missing)} as well, or leave out {_several(surplus)}"
     )
+
+
+def list_groups(heads: int, groups: int) -> str:
+    """Return the heads of each group of a layer, such as ``1 to 2 and 3 to 4``."""
+    size = heads // groups
+    return _several([f"{first} to {first + size - 1}" for first in range(1, heads + 1, size)])
 
 
 def _further(gone: Sequence[Sequence[int]], size: int, most: int) -> list[int]:

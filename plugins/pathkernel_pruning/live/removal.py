@@ -67,9 +67,9 @@ def remove_heads(
     ------
     CaptureError, ValueError
         As :func:`heads_off`; if ``smaller`` cannot take these heads from their groups, of which the
-        message names those to add or to leave out; if there is no batch, an adapter, parametrisation or pruning mask
-        computes the weights, or they are quantised or offloaded; or the changed model does not run
-        or gives other outputs. The model is then as it was.
+        message names those to add or to leave out; if there is no batch, an adapter,
+        parametrisation or pruning mask computes the weights, or they are quantised or offloaded; or
+        the changed model does not run or gives other outputs. The model is then as it was.
 
     Examples
     --------

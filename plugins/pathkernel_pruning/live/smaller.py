@@ -20,6 +20,7 @@ from pathkernel_models.errors import CaptureError
 from pathkernel_models.families.recognition import attention_modules
 from pathkernel_models.linear_maps import check_stored
 from pathkernel_models.state import set_evaluation, without_fused_layers
+from pathkernel_pruning.heads.group_faults import list_groups
 
 Remaining = Sequence[tuple[AttentionModule, list[int]]]
 """Layers and their remaining heads, numbered from 0."""
@@ -142,9 +143,9 @@ def _likely_cause(model: nn.Module, layers: Sequence[AttentionModule]) -> str:
             )
     for attention in layers:
         if attention.groups < attention.heads:
-            size = attention.heads // attention.groups
+            groups = list_groups(attention.heads, attention.groups)
             return (
-                f"Every {size} heads of {attention.where} share keys and values, and its code may "
+                f"Heads {groups} of {attention.where} share keys and values, and its code may "
                 "count on all of them. "
             )
     return ""
