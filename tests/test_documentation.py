@@ -314,6 +314,7 @@ for folder in sorted(Path(sys.argv[1]).iterdir()):
 """
 
 
+@pytest.mark.torch
 @pytest.mark.filterwarnings("ignore")
 def test_page_chooses_heads_that_share_keys(tmp_path, monkeypatch, capsys):
     """A quarter to three quarters of them, taken out, saved, and loaded in another process."""

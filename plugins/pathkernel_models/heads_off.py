@@ -12,7 +12,13 @@ import xarray as xr
 from torch import Tensor, nn
 
 from pathkernel_core.paths.heads import every_head
-from pathkernel_datasets.variables.head_axis import ChosenHeads, Heads, heads_named, score_array
+from pathkernel_datasets.variables.head_axis import (
+    ChosenHeads,
+    Heads,
+    check_chosen,
+    heads_named,
+    score_array,
+)
 from pathkernel_models.arguments import check_batches
 from pathkernel_models.attention_module import AttentionModule
 from pathkernel_models.compared_layers import ComparedLayers
@@ -135,8 +141,11 @@ def _identity(attention: AttentionModule) -> int:
 def heads_by_layer(layers: Sequence[AttentionModule], heads: Heads) -> dict[int, list[int]]:
     """Return the heads of every layer that has some, both numbered from 1.
 
-    Raises a TypeError for other than pairs, and a ValueError for a head that the model lacks.
+    Raises a TypeError for other than pairs, and a ValueError for a head that the model lacks, or a
+    choice among those of another model.
     """
+    if isinstance(heads, ChosenHeads):
+        check_chosen(heads, every_head([attention.heads for attention in layers]))
     by_layer: dict[int, list[int]] = {}
     for layer, head in sorted({*heads_named(heads)}):
         if not (1 <= layer <= len(layers) and 1 <= head <= layers[layer - 1].heads):

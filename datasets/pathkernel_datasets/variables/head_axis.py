@@ -90,6 +90,17 @@ def heads_named(heads: Heads) -> list[Head]:
         ) from None
 
 
+def check_chosen(choice: ChosenHeads, heads: Sequence[Head]) -> None:
+    """Raise a ValueError unless a choice is one among ``heads``, those of the model."""
+    labels = choice.gains["head"].values.tolist()
+    if labels != list(map(head_label, heads)):
+        raise ValueError(
+            f"the choice is among the {len(labels)} heads of another model, and this one has "
+            f"{len(heads)}; heads are numbered again when some are taken out: choose among those "
+            "that the model has now"
+        )
+
+
 def _to_integer(number: Any) -> int:
     if isinstance(number, str):
         return int(number)

@@ -15,6 +15,7 @@ from pathkernel_datasets.run.progress_bar import supervised
 from pathkernel_datasets.variables.head_axis import (
     ChosenHeads,
     Scores,
+    check_chosen,
     score_array,
     scores_by_head,
 )
@@ -96,7 +97,7 @@ def compare_heads(
         If the model's attention is not known, or layers share their weights.
     ValueError
         If a score lacks a head or is not finite, a choice has fewer heads than are to be off or
-        heads that the model lacks, a score has a name that is taken here, a number is out of
+        is among those of another model, a score has a name that is taken here, a number is out of
         range, the measure's values have other shapes than they should, or ``kept`` names a file of
         another model or measure.
 
@@ -167,9 +168,8 @@ def _ranks(
     name: str, choice: ChosenHeads, heads: Sequence[Head], removed: Sequence[int] | None
 ) -> xr.DataArray:
     """Return scores by which heads go in the order of a choice, and all others after them."""
+    check_chosen(choice, heads)
     chosen = list(choice.heads)
-    if unknown := [head for head in chosen if head not in heads]:
-        raise ValueError(f"scores[{name!r}] chooses head {unknown[0]}, which the model lacks")
     asked = np.ravel([] if removed is None else removed)
     if asked.dtype.kind in "iu" and asked.max() > len(chosen):
         raise ValueError(

@@ -164,6 +164,18 @@ def test_gains_of_a_choice_stand_back():
     assert one.identical(other)
 
 
+def test_a_choice_among_heads_that_were_renumbered_is_refused():
+    model = Grouped((4, 2), (4, 2))
+    choice = chosen(model, 2)
+    remove_heads(model, choice, batch=INPUTS, smaller=True)
+    for use in (
+        lambda: outputs_without(model, choice),
+        lambda: remove_heads(model, choice, batch=INPUTS),
+    ):
+        with pytest.raises(ValueError, match="among the 8 heads of another model, and this one"):
+            use()
+
+
 @pytest.mark.parametrize("removed", [None, [2, 4]])
 def test_a_choice_is_an_order_of_a_comparison(removed):
     model = Grouped((4, 2), (4, 2))
@@ -185,7 +197,7 @@ def test_a_choice_is_an_order_of_a_comparison(removed):
         assert float(measured) == pytest.approx(expected)
     with pytest.raises(ValueError, match=r"'chosen'\] chooses 4 heads, but removed asks for 5"):
         compare_heads(model, measure, {"chosen": choice}, removed=[2, 5], **options)
-    with pytest.raises(ValueError, match=r"chooses head \(2, \d\), which the model lacks"):
+    with pytest.raises(ValueError, match="among the 8 heads of another model, and this one has 4"):
         compare_heads(Grouped((4, 2)), measure, {"chosen": choice}, **options)
 
 
