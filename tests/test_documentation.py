@@ -11,6 +11,7 @@ import json
 import re
 import runpy
 import shlex
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -288,7 +289,7 @@ def smaller_model(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.torch
 def test_page_of_smaller_models(smaller_model, tmp_path):
-    _, saving, _, comparison = code_blocks("docs/smaller-models.md", "python")
+    _, _, saving, _, comparison = code_blocks("docs/smaller-models.md", "python")
     assert pathkernel.list_heads(smaller_model["model"]).heads.sum() == 54
     exec(saving, smaller_model)
     assert (tmp_path / "smaller/config.json").exists()
@@ -296,6 +297,53 @@ def test_page_of_smaller_models(smaller_model, tmp_path):
     accuracy = smaller_model["result"]["measured"].sel(quantity="accuracy", test_set="test")
     assert (accuracy.sel(removed=0) > 0.8).all()
     assert (tmp_path / "figures" / "removed.png").stat().st_size > 10_000
+
+
+LOAD_MODELS = """
+import sys, warnings
+from pathlib import Path
+warnings.simplefilter("ignore")
+import pathkernel, torch
+from safetensors.torch import load_file, save_file
+for folder in sorted(Path(sys.argv[1]).iterdir()):
+    tensors = load_file(folder / "tensors")
+    with torch.no_grad():
+        logits = pathkernel.load_model(folder / "smaller")(tensors["ids"]).logits
+    assert torch.equal(logits, tensors["logits"]), folder
+    print(folder.name)
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.filterwarnings("ignore")
+def test_page_chooses_heads_that_share_keys(tmp_path, monkeypatch, capsys):
+    """A quarter to three quarters of them, taken out, saved, and loaded in another process."""
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("transformers", minversion="5")
+    from safetensors.torch import save_file
+
+    example = block_of("docs/smaller-models.md", "num_key_value_heads=4")
+    assert len([line for line in example.splitlines() if line]) <= 12
+    for family, count in (("Llama", 4), ("Qwen3", 8), ("Llama", 12)):
+        folder = tmp_path / f"{family} {count}"
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        torch.manual_seed(0)
+        script = example.replace("Llama", family).replace("outputs, 8", f"outputs, {count}")
+        namespace = {}
+        exec(script, namespace)
+        choice, ids = namespace["choice"], namespace["ids"][:5]
+        assert choice.groups
+        assert len(choice.heads) == count
+        # a layer that loses all heads keeps one
+        assert pathkernel.list_heads(namespace["model"]).heads.sum() in (16 - count, 17 - count)
+        assert (choice.table.groupby("unit").size() > 1).any()
+        with torch.no_grad():
+            logits = namespace["model"](ids).logits
+        save_file({"ids": ids.clone(), "logits": logits}, folder / "tensors")
+    command = [sys.executable, "-c", LOAD_MODELS, str(tmp_path)]
+    loaded = subprocess.run(command, check=True, timeout=300, capture_output=True, text=True)
+    assert len(loaded.stdout.splitlines()) == 3
 
 
 @pytest.mark.torch

@@ -12,7 +12,13 @@ import xarray as xr
 from torch import Tensor, nn
 
 from pathkernel_core.paths.heads import every_head
-from pathkernel_datasets.variables.head_axis import Heads, heads_named, score_array
+from pathkernel_datasets.variables.head_axis import (
+    ChosenHeads,
+    Heads,
+    check_chosen,
+    heads_named,
+    score_array,
+)
 from pathkernel_models.arguments import check_batches
 from pathkernel_models.attention_module import AttentionModule
 from pathkernel_models.compared_layers import ComparedLayers
@@ -48,8 +54,10 @@ def heads_off(
     ----------
     model : torch.nn.Module
         As for :func:`pathkernel.capture`, of any precision.
-    heads : iterable of (layer, head), or of labels such as ``"2-1"``
-        Both numbered from 1, as in ``Captured.members``; such as ``scores["head"][:3]``.
+    heads : iterable of (layer, head), of labels such as ``"2-1"``, or HeadChoice
+        Both numbered from 1, as in ``Captured.members``; such as ``scores["head"][:3]``. A choice
+        brings its gains, which were fitted with zeros in place of its heads; ``choice.heads`` are
+        its heads alone.
     replace : {"zero", "mean"}
         Output of these heads: zero, or the mean of their outputs over the tokens of ``batches``:
         for every layer those of its own sequence, without padding, which are the keys that its
@@ -61,7 +69,8 @@ def heads_off(
         layers. For attention that does not tell, or that attends to padding.
     gains : xarray.DataArray, dims (head,), optional
         Factors of the outputs of all other heads, such as of
-        :func:`pathkernel_pruning.live.head_choice.refit_gains`.
+        :func:`pathkernel_pruning.live.head_choice.refit_gains`; by default those of a choice, or 1
+        with means.
 
     Yields
     ------
@@ -96,6 +105,8 @@ def heads_off(
         raise ValueError('masks are of batches, which serve for means; give replace="mean"')
     if batches is not None:
         check_batches(batches)
+    elif gains is None:
+        gains = gains_of(heads)
     compared = ComparedLayers()
     with ExitStack() as stack:
         stack.enter_context(without_fused_layers(model))
@@ -130,8 +141,11 @@ def _identity(attention: AttentionModule) -> int:
 def heads_by_layer(layers: Sequence[AttentionModule], heads: Heads) -> dict[int, list[int]]:
     """Return the heads of every layer that has some, both numbered from 1.
 
-    Raises a TypeError for other than pairs, and a ValueError for a head that the model lacks.
+    Raises a TypeError for other than pairs, and a ValueError for a head that the model lacks, or a
+    choice among those of another model.
     """
+    if isinstance(heads, ChosenHeads):
+        check_chosen(heads, every_head([attention.heads for attention in layers]))
     by_layer: dict[int, list[int]] = {}
     for layer, head in sorted({*heads_named(heads)}):
         if not (1 <= layer <= len(layers) and 1 <= head <= layers[layer - 1].heads):
@@ -143,6 +157,11 @@ def heads_by_layer(layers: Sequence[AttentionModule], heads: Heads) -> dict[int,
             )
         by_layer.setdefault(layer, []).append(head)
     return by_layer
+
+
+def gains_of(heads: Heads) -> xr.DataArray | None:
+    """Return the gains of a choice of heads, None of other heads."""
+    return heads.gains if isinstance(heads, ChosenHeads) else None
 
 
 def gains_by_layer(

@@ -24,9 +24,10 @@ def list_heads(model: nn.Module) -> pd.DataFrame:
     -------
     pandas.DataFrame
         Indexed by ``layer``, the number by which other functions name it, from 1. Columns:
-        ``heads``; ``groups``, heads of keys and values; ``head_size``, numbers that a head passes
-        on; ``width``, those that the output projection returns; ``module``, its name in the model;
-        and ``class``.
+        ``heads``; ``groups``, heads of keys and values; ``sharing``, the first heads that share
+        keys and values, such as ``1 to 4, …`` if every four do, else empty; ``head_size``, numbers
+        that a head passes on; ``width``, those that the output projection returns; and ``module``,
+        its name in the model.
 
     Raises
     ------
@@ -39,11 +40,11 @@ def list_heads(model: nn.Module) -> pd.DataFrame:
     >>> import torch
     >>> layer = torch.nn.TransformerEncoderLayer(8, 2, dim_feedforward=16, batch_first=True)
     >>> model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-    >>> print(pk.list_heads(model).drop(columns="class"))
-           heads  groups  head_size  width              module
+    >>> print(pk.list_heads(model))
+           heads  groups sharing  head_size  width              module
     layer
-    1          2       2          4      8  layers.0.self_attn
-    2          2       2          4      8  layers.1.self_attn
+    1          2       2                  4      8  layers.0.self_attn
+    2          2       2                  4      8  layers.1.self_attn
     """
     rows = []
     for attention in attention_modules(model):
@@ -54,10 +55,15 @@ def list_heads(model: nn.Module) -> pd.DataFrame:
                 "layer": attention.number,
                 "heads": attention.heads,
                 "groups": attention.groups,
+                "sharing": _sharing(attention.heads // attention.groups, attention.groups),
                 "head_size": math.prod(shape) // width // attention.heads,
                 "width": width,
                 "module": attention.name,
-                "class": type(attention.module).__name__,
             }
         )
     return pd.DataFrame(rows).set_index("layer")
+
+
+def _sharing(size: int, groups: int) -> str:
+    """Return the first heads that share keys and values, as a text; empty if none do."""
+    return f"1 to {size}{', …' * (groups > 1)}" if size > 1 else ""

@@ -21,6 +21,7 @@ from pathkernel_pruning.heads.gain_choice import (
     choose_heads_by_gains,
     refit_remaining_gains,
 )
+from pathkernel_pruning.heads.head_groups import HeadGroups
 from pathkernel_pruning.heads.loss_form import (
     FormSums,
     LossForm,
@@ -150,7 +151,7 @@ def renewed_scores(outputs: PathOutputs) -> np.ndarray:
             trials=TRIALS,
             refits=True,
             prior_variance=PRIOR_VARIANCE,
-            keeps_layers=True,
+            groups=HeadGroups(heads, heads, keeps_layers=True),
         )
         scores[choice.heads] = range(count)
     layers = np.array([layer for layer, _ in every_head(heads)])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import xarray as xr
@@ -23,8 +23,23 @@ HEAD_MEANINGS = {
 }
 """Meanings of the coordinates along the dimension of heads."""
 
-Heads: TypeAlias = Iterable[Head] | Iterable[str] | xr.DataArray
-"""Heads as a user names them: pairs, labels, or the coordinate ``head`` of labelled scores."""
+
+@runtime_checkable
+class ChosenHeads(Protocol):
+    """Heads that were chosen to be off, with gains of all, such as ``pathkernel.HeadChoice``."""
+
+    @property
+    def heads(self) -> Sequence[Head]:
+        """The chosen heads, as (layer, number)."""
+
+    @property
+    def gains(self) -> xr.DataArray:
+        """Factors of the outputs of all heads, dims (head,), 0 of the chosen ones."""
+
+
+Heads: TypeAlias = Iterable[Head] | Iterable[str] | xr.DataArray | ChosenHeads
+"""Heads as a user names them: pairs, labels, the coordinate ``head`` of labelled scores, or a
+choice of heads."""
 
 
 def scores_by_head(
@@ -57,9 +72,11 @@ def scores_by_head(
 def heads_named(heads: Heads) -> list[Head]:
     """Heads as (layer, number), from such pairs or from labels such as ``2-1``.
 
-    Labels may come from the coordinate ``head`` of a labelled array. Raises a TypeError for
-    anything else.
+    Labels may come from the coordinate ``head`` of a labelled array, pairs from a choice of heads.
+    Raises a TypeError for anything else.
     """
+    if isinstance(heads, ChosenHeads):
+        heads = heads.heads
     named: Any = heads
     try:
         named = heads.values.tolist() if isinstance(heads, xr.DataArray) else list(heads)
@@ -67,11 +84,21 @@ def heads_named(heads: Heads) -> list[Head]:
         return [(_to_integer(layer), _to_integer(number)) for layer, number in pairs]
     except (TypeError, ValueError):
         given = reprlib.repr(named).partition("\n")[0]
-        remedy = "; give its heads, choice.heads" if hasattr(heads, "heads") else ""
         raise TypeError(
             "heads must be pairs of layer and head, such as [(2, 3)], or labels, such as "
-            f'["2-3"] or those of scores, scores["head"], not {given}{remedy}'
+            f'["2-3"] or those of scores, scores["head"], not {given}'
         ) from None
+
+
+def check_chosen(choice: ChosenHeads, heads: Sequence[Head]) -> None:
+    """Raise a ValueError unless a choice is one among ``heads``, those of the model."""
+    labels = choice.gains["head"].values.tolist()
+    if labels != list(map(head_label, heads)):
+        raise ValueError(
+            f"the choice is among the {len(labels)} heads of another model, and this one has "
+            f"{len(heads)}; heads are numbered again when some are taken out: choose among those "
+            "that the model has now"
+        )
 
 
 def _to_integer(number: Any) -> int:

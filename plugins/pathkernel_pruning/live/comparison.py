@@ -5,13 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import xarray as xr
 from torch import Tensor, nn
 
-from pathkernel_core.paths.heads import every_head
+from pathkernel_core.paths.heads import Head, every_head
 from pathkernel_core.system.progress import Report
 from pathkernel_datasets.run.progress_bar import supervised
-from pathkernel_datasets.variables.head_axis import Scores, score_array
+from pathkernel_datasets.variables.head_axis import (
+    ChosenHeads,
+    Scores,
+    check_chosen,
+    score_array,
+    scores_by_head,
+)
 from pathkernel_models.arguments import check_function, check_report
 from pathkernel_pruning.heads.orders import RANDOM_ORDERS, RESAMPLES, compare_orders
 from pathkernel_pruning.heads.score_table import check_finite
@@ -21,7 +28,7 @@ from pathkernel_pruning.live.evaluations import Evaluations, Measure, Refit, hos
 def compare_heads(
     model: nn.Module,
     measure: Measure,
-    scores: Mapping[str, Scores],
+    scores: Mapping[str, Scores | ChosenHeads],
     *,
     removed: Sequence[int] | None = None,
     random: int = RANDOM_ORDERS,
@@ -54,9 +61,11 @@ def compare_heads(
     scores : mapping of str to xarray.DataArray, dims (head[, draw])
         Scores of all heads by their names; heads of low scores are removed first. The first is
         compared with all others. In place of an array, a mapping of (layer, head) to a number or to
-        C of them. ``0-0``, the path through no head, is left out.
+        C of them. ``0-0``, the path through no head, is left out. A choice of heads stands for the
+        order in which its heads go; its gains are not used, but may be fitted by ``refit``.
     removed : sequence of int, optional
         How many heads are off; by default a quarter, half and three quarters of them, at least one.
+        Choices limit this to their number of heads, which by default is among them.
     random, shapley, greedy, best_of, resamples, seed
         As for :func:`pathkernel.heads.compare_orders`.
     refit : callable, optional
@@ -87,7 +96,8 @@ def compare_heads(
     CaptureError
         If the model's attention is not known, or layers share their weights.
     ValueError
-        If a score lacks a head or is not finite, has a name that is taken here, a number is out of
+        If a score lacks a head or is not finite, a choice has fewer heads than are to be off or
+        is among those of another model, a score has a name that is taken here, a number is out of
         range, the measure's values have other shapes than they should, or ``kept`` names a file of
         another model or measure.
 
@@ -116,8 +126,11 @@ def compare_heads(
     check_report(report)
     evaluator = Evaluations(model, measure, kept)
     heads = every_head(evaluator.heads)
-    checked = {}
+    checked, largest = {}, len(heads)
     for name, given in scores.items():
+        if isinstance(given, ChosenHeads):
+            largest = min(largest, len(given.heads))
+            given = _ranks(name, given, heads, removed)
         if isinstance(given, Mapping):  # of tensors on any device, possibly
             given = {
                 head: host_array(score) if isinstance(score, Tensor) else score
@@ -126,7 +139,7 @@ def compare_heads(
         checked[name] = score_array(f"scores[{name!r}]", given, heads)
         check_finite(name, checked[name])
     if removed is None:
-        removed = sorted({max(1, len(heads) * part // 4) for part in (1, 2, 3)})
+        removed = sorted({min(max(1, len(heads) * part // 4), largest) for part in (1, 2, 3)})
     with supervised(report, threads=None) as evaluator.report:
         try:
             return compare_orders(
@@ -149,3 +162,19 @@ def compare_heads(
             raise
         finally:
             evaluator.write()
+
+
+def _ranks(
+    name: str, choice: ChosenHeads, heads: Sequence[Head], removed: Sequence[int] | None
+) -> xr.DataArray:
+    """Return scores by which heads go in the order of a choice, and all others after them."""
+    check_chosen(choice, heads)
+    chosen = list(choice.heads)
+    asked = np.ravel([] if removed is None else removed)
+    if asked.dtype.kind in "iu" and asked.max() > len(chosen):
+        raise ValueError(
+            f"scores[{name!r}] chooses {len(chosen)} heads, but removed asks for {asked.max()}; "
+            "choose as many, or leave out the larger numbers"
+        )
+    ranks = [chosen.index(head) if head in chosen else len(chosen) for head in heads]
+    return scores_by_head(heads, np.array(ranks, dtype=float), needs="examples")

@@ -60,6 +60,9 @@ class Description:
     loaded_by : str
     changes, taken_out, zero : tuple of str
         As of :class:`pathkernel_pruning.live.saving.SavedModel`.
+    choice : dict or None
+        Labels of the ``heads`` of a choice, ``gains`` of all by label, and the ``rise`` of the
+        loss; nothing depends on it.
     """
 
     kind: str
@@ -75,6 +78,7 @@ class Description:
     changes: tuple[str, ...] = ()
     taken_out: tuple[str, ...] = ()
     zero: tuple[str, ...] = ()
+    choice: dict[str, Any] | None = None
 
     def check_savable(self) -> None:
         """Raise a CaptureError if :meth:`from_json` would refuse the description."""
@@ -109,6 +113,7 @@ class Description:
             "changes": self.changes,
             "taken_out": self.taken_out,
             "zero": self.zero,
+            "choice": self.choice,
             "layers": layers,
             "tied": self.tied,
             "kinds": kinds,  # of modules, many of which are alike
@@ -136,6 +141,8 @@ class Description:
             raise TypeError("texts")
         if (count := _number_of_texts(modules.values())) > _MOST_TEXTS:
             raise ValueError(f"{count} attributes of modules")
+        if not isinstance(content["choice"], dict | None):
+            raise TypeError("choice")
         return cls(
             kind=content["class"],
             structure=Structure(modules, {*tensors}),
@@ -150,6 +157,7 @@ class Description:
             changes=tuple(content["changes"]),
             taken_out=tuple(content["taken_out"]),
             zero=tuple(content["zero"]),
+            choice=content["choice"],
         )
 
     @property

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from pathkernel_core.system.progress import Report
 from pathkernel_datasets.run.progress_bar import supervised
 from pathkernel_datasets.variables.head_axis import Heads, scores_by_head
 from pathkernel_models.arguments import check_flag, check_report
+from pathkernel_models.attention_module import AttentionModule
 from pathkernel_models.heads_off import heads_by_layer
 from pathkernel_models.outputs import Outputs
 from pathkernel_pruning.heads.gain_choice import (
@@ -26,8 +28,10 @@ from pathkernel_pruning.heads.gain_choice import (
     choose_heads_by_gains,
     refit_remaining_gains,
 )
+from pathkernel_pruning.heads.head_groups import HeadGroups
 from pathkernel_pruning.heads.loss_form import LossName
 from pathkernel_pruning.live.gains import LiveNetwork
+from pathkernel_pruning.live.smaller import can_be_divided
 
 
 class Rise(NamedTuple):
@@ -59,11 +63,15 @@ class HeadChoice:
     rise : Rise
         Rise of the mean loss with these gains, expected and measured.
     table : pandas.DataFrame
-        A row for every head that goes, in order: ``head``, its label; ``expected``, the rise of the
-        mean loss without it and those above, by the form; ``renewed``, whether the form was
-        computed again before it.
+        A row for every head that goes, in order: ``head``, its label; ``unit``, a number from 1
+        that heads which go together have in common; ``expected``, the rise of the mean loss without
+        them and those above, by the form; ``renewed``, whether the form was computed again before
+        it.
     passes : float
         Forward and backward passes of all examples that the choice took.
+    groups : bool
+        Whether heads that share keys and values were chosen such that they can be taken out of the
+        weights; False where no heads share them.
     """
 
     heads: list[Head]
@@ -71,6 +79,7 @@ class HeadChoice:
     rise: Rise
     table: pd.DataFrame
     passes: float
+    groups: bool = False
 
 
 def choose_heads(
@@ -79,6 +88,7 @@ def choose_heads(
     outputs: Outputs,
     count: int,
     *,
+    groups: bool | None = None,
     loss: LossName = "squared",
     trials: int = TRIALS,
     refit: bool = True,
@@ -91,7 +101,10 @@ def choose_heads(
     Heads go one after another by the loss to second order in their gains, which sees redundancy
     between heads; it is computed again when a quarter of those that are left has gone. The gains of
     the rest are refitted as heads go, to be folded into the output projections by
-    :func:`pathkernel_pruning.live.removal.remove_heads`.
+    :func:`pathkernel_pruning.live.removal.remove_heads`. The choice is an argument of it.
+
+    Where heads share keys and values (Llama, Qwen, Mistral), whole groups go, or as many heads of
+    each group that stays: these can be taken out of the weights.
 
     Parameters
     ----------
@@ -107,12 +120,17 @@ def choose_heads(
         batch, as in a contrastive loss; derivatives are then differences in the gain of every head.
     count : int
         Number of heads to choose.
+    groups : bool, optional
+        Whether heads that share keys and values go in whole groups, or as many of each, which
+        ``remove_heads(…, smaller=True)`` can take out. By default they do, unless the model keeps
+        its shape anyway, as a bridge of TransformerLens. False frees every head: the loss rises
+        less, and the choice serves for ``heads_off`` and weights of zero.
     loss : {"squared", "cross-entropy"}
         Loss of an example: the sum over outputs of squared errors, or −ln of the probability of
         its class.
     trials : int
-        Heads that are tried, switched off singly, at every renewal beyond those that go; 0 to
-        rely on the form alone.
+        Heads, or units of heads that go together, that are tried, switched off one by one, at every
+        renewal beyond those that go; 0 to rely on the form alone.
     refit : bool
         Whether to refit the gains of the heads that are left.
     prior_variance : float
@@ -137,8 +155,8 @@ def choose_heads(
         If the model's attention is not known, layers share their weights, or run without gradients;
         or outputs depend on other examples in half precision, of weights or by autocast.
     ValueError
-        If there is no batch, ``outputs`` gives other shapes than the loss takes, or a number is out
-        of range.
+        If there is no batch, ``outputs`` gives other shapes than the loss takes, a number is out of
+        range, or no groups have ``count`` heads; the message names numbers that they have.
 
     Examples
     --------
@@ -154,6 +172,8 @@ def choose_heads(
     (3, 3)
     """
     check_flag("refit", refit)
+    if groups is not None:
+        check_flag("groups", groups)
     check_report(report)
     network = LiveNetwork(model, batches, outputs, loss, seed)
     total = sum(network.heads)
@@ -162,6 +182,8 @@ def choose_heads(
     if not isinstance(trials, Integral) or trials < 0:
         raise ValueError(f"trials must be a whole number of at least 0, but is {trials!r}")
     prior_variance = positive("prior_variance", prior_variance)
+    together = _groups(network.layers, groups)
+    _check_count(together, int(count))
     with supervised(report, threads=None) as tell:
         choice = choose_heads_by_gains(
             network,
@@ -169,14 +191,18 @@ def choose_heads(
             trials=int(trials),
             refits=refit,
             prior_variance=prior_variance,
+            groups=together,
             report=tell,
         )
         measured = network.loss(choice.gains)
     heads = every_head(network.heads)
+    unit_of = [number for number, unit in enumerate(choice.units) for _ in unit]
+    first = [not number or unit_of[number - 1] != unit for number, unit in enumerate(unit_of)]
     table = {
         "head": [head_label(heads[head]) for head in choice.heads],
-        "expected": [loss - choice.whole for loss in choice.expected],
-        "renewed": choice.renewed,
+        "unit": [unit + 1 for unit in unit_of],
+        "expected": [choice.expected[unit] - choice.whole for unit in unit_of],
+        "renewed": [choice.renewed[unit] and is_first for unit, is_first in zip(unit_of, first)],
     }
     return HeadChoice(
         [heads[head] for head in choice.heads],
@@ -184,6 +210,30 @@ def choose_heads(
         Rise(choice.loss - choice.whole, measured - choice.whole),
         pd.DataFrame(table),
         network.passes,
+        any(1 < shared < count for shared, count in zip(together.groups, together.heads)),
+    )
+
+
+def _groups(layers: Sequence[AttentionModule], groups: bool | None) -> HeadGroups:
+    """Which heads go together; by default those that share keys, where weights can be cut."""
+    shared = tuple(
+        layer.groups if groups or (groups is None and can_be_divided(layer)) else layer.heads
+        for layer in layers
+    )
+    return HeadGroups(tuple(layer.heads for layer in layers), shared)
+
+
+def _check_count(groups: HeadGroups, count: int) -> None:
+    """Raise a ValueError unless heads of groups can be ``count`` in number."""
+    counts = groups.counts(np.ones(sum(groups.heads), dtype=bool))
+    if count in counts:
+        return
+    below, above = counts[bisect(counts, count) - 1], counts[bisect(counts, count)]
+    near = f"{below} or {above}" if below else f"{above}"
+    raise ValueError(
+        f"count is {count}, but heads that share keys and values go in whole groups, or as many of "
+        f"each group; choose {near}, or any number with groups=False, whose heads cannot be taken "
+        "out of the weights"
     )
 
 
@@ -208,8 +258,8 @@ def refit_gains(
     ----------
     model, batches, outputs, loss, prior_variance, seed
         As for :func:`pathkernel_pruning.live.head_choice.choose_heads`.
-    heads : iterable of (layer, head), or of labels such as ``"2-1"``
-        Heads that are off, both numbered from 1.
+    heads : iterable of (layer, head), of labels such as ``"2-1"``, or HeadChoice
+        Heads that are off, both numbered from 1. Gains of a choice are fitted again.
     report : callable, optional
         Called with a Progress before every step; by default a bar shows them.
 

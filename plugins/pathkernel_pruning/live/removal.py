@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,17 @@ from pathkernel_datasets.variables.head_axis import Heads
 from pathkernel_models.arguments import check_flag
 from pathkernel_models.attention_module import AttentionModule
 from pathkernel_models.compared_layers import ComparedLayers
+from pathkernel_models.errors import CaptureError
 from pathkernel_models.families.recognition import attention_modules
-from pathkernel_models.heads_off import gains_by_layer, heads_by_layer, refuse_shared_weights
+from pathkernel_models.heads_off import (
+    gains_by_layer,
+    gains_of,
+    heads_by_layer,
+    refuse_shared_weights,
+)
 from pathkernel_models.linear_maps import check_stored
 from pathkernel_models.switching import scale_heads, switch_off_heads
+from pathkernel_pruning.heads.group_faults import group_fault
 from pathkernel_pruning.live.smaller import (
     check_divisible,
     check_same,
@@ -42,25 +49,27 @@ def remove_heads(
     Parameters
     ----------
     model : torch.nn.Module
-    heads : iterable of (layer, head), or of labels such as ``"2-1"``
-        Both numbered from 1.
+    heads : iterable of (layer, head), of labels such as ``"2-1"``, or HeadChoice
+        Both numbered from 1. A choice brings its gains; ``choice.heads`` are its heads alone.
     batch : tensor, mapping or tuple
         A batch as for :func:`pathkernel.capture`, on which the model runs with the heads
         off and without them. Its outputs must be the same to rounding.
     smaller : bool
         Take the heads out of the weights, which makes the model faster and renumbers its heads. A
         layer that loses all keeps one, which passes nothing on. The model's configuration then no
-        longer tells its shapes: save it by :func:`pathkernel_pruning.live.saving.save_model`.
+        longer tells its shapes: save it by :func:`pathkernel_pruning.live.saving.save_model`. Heads
+        that share keys and values go in whole groups, or as many of each group that stays.
     gains : xarray.DataArray, dims (head,), optional
-        Factors of all other heads, folded into the weights of the output projections; such as
-        ``choice.gains`` of :func:`pathkernel_pruning.live.head_choice.choose_heads`.
+        Factors of all other heads, folded into the weights of the output projections; by default
+        those of a choice, else 1.
 
     Raises
     ------
     CaptureError, ValueError
-        As :func:`heads_off`; if there is no batch, an adapter, parametrisation or pruning mask
-        computes the weights, or they are quantised or offloaded; or the changed model does not run
-        or gives other outputs. The model is then as it was.
+        As :func:`heads_off`; if ``smaller`` cannot take these heads from their groups, of which the
+        message names those to add or to leave out; if there is no batch, an adapter,
+        parametrisation or pruning mask computes the weights, or they are quantised or offloaded; or
+        the changed model does not run or gives other outputs. The model is then as it was.
 
     Examples
     --------
@@ -81,6 +90,7 @@ def remove_heads(
             "remove_heads needs a batch of the model, batch=, on which its outputs are compared"
         )
     factors = [np.ones(attention.heads) for attention in layers]
+    gains = gains_of(heads) if gains is None else gains
     if gains is not None:
         factors = gains_by_layer(layers, gains, off)
     changed = [
@@ -93,6 +103,8 @@ def remove_heads(
         check_stored(attention.projection, attention.output_inputs_last, attention.where)
         if smaller and number in off:
             check_divisible(attention)
+    if smaller:
+        _check_groups(layers, off)
     changed_layers, compared = [layers[number - 1] for number in changed], ComparedLayers()
     with switch_off_heads(layers, off, compared), scale_heads(layers, factors, compared):
         expected = repeatable_outputs(model, batch, changed_layers)
@@ -115,6 +127,23 @@ def remove_heads(
         for weight, copy, _ in saved:
             weight.copy_(copy)
         raise
+
+
+def _check_groups(layers: Sequence[AttentionModule], off: Mapping[int, list[int]]) -> None:
+    """Raise a CaptureError unless groups that share keys and values can lose their heads."""
+    faults = {
+        number: fault
+        for number, heads in off.items()
+        if (fault := group_fault(layers[number - 1].heads, layers[number - 1].groups, heads))
+    }
+    if faults:
+        number, *others = faults
+        also = f" (nor of {', '.join(f'layer {other}' for other in others)})" if others else ""
+        raise CaptureError(
+            f"heads cannot be taken out of {layers[number - 1].where}{also}: {faults[number]}; "
+            "choose_heads(…, groups=True) chooses heads that can, and without smaller their "
+            "weights are set to zero"
+        )
 
 
 def _weights(

@@ -10,10 +10,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from pathkernel_core.paths.heads import head_label
 from pathkernel_core.system.atomic import replacing_folder
 from pathkernel_core.system.errors import PathkernelError
 from pathkernel_core.system.local_files import check_local
 from pathkernel_core.system.text import printable
+from pathkernel_models.arguments import described
 from pathkernel_models.attention_module import AttentionModule
 from pathkernel_models.errors import CaptureError
 from pathkernel_models.families.recognition import attention_modules
@@ -30,6 +32,7 @@ from pathkernel_pruning.live.description import (
     Description,
     checksum,
 )
+from pathkernel_pruning.live.head_choice import HeadChoice
 from pathkernel_pruning.live.rebuilding import (
     Recipe,
     changed_configuration,
@@ -79,7 +82,9 @@ class SavedModel:
     excess: str = ""
 
 
-def save_model(model: nn.Module, folder: str | os.PathLike) -> SavedModel:
+def save_model(
+    model: nn.Module, folder: str | os.PathLike, *, choice: HeadChoice | None = None
+) -> SavedModel:
     """Save a model, with heads taken out, at zero or all there, to a folder.
 
     The folder holds ``model.safetensors``; ``buffers.safetensors``, with buffers and other tensors
@@ -107,6 +112,9 @@ def save_model(model: nn.Module, folder: str | os.PathLike) -> SavedModel:
         A model that :func:`pathkernel.remove_heads` supports, on any device. Wrappers of
         ``torch.compile``, ``DataParallel`` and DDP, also of its parts, are left out.
     folder : path
+    choice : HeadChoice, optional
+        The choice of heads that were removed, to be told in ``pathkernel.json``: its heads and
+        gains by their labels when they were chosen, and the rise of the loss.
 
     Returns
     -------
@@ -119,19 +127,31 @@ def save_model(model: nn.Module, folder: str | os.PathLike) -> SavedModel:
         If the folder holds other files; or if the state of the model is not made of plain tensors,
         as with quantised or offloaded weights, or lacks parameters.
     """
+    if choice is not None and not isinstance(choice, HeadChoice):
+        raise TypeError(f"choice must be a HeadChoice, of choose_heads, but is {described(choice)}")
     folder = _free_folder(folder)
     with without_wrappers(model) as inner:
-        return _save(inner, folder)
+        return _save(inner, folder, None if choice is None else _describe(choice))
 
 
-def _save(model: nn.Module, folder: Path) -> SavedModel:
+def _describe(choice: HeadChoice) -> dict[str, Any]:
+    """Return what a file tells of a choice of heads."""
+    labels = choice.gains["head"].values.tolist()
+    return {
+        "heads": list(map(head_label, choice.heads)),
+        "gains": dict(zip(labels, choice.gains.values.tolist())),
+        "rise": choice.rise._asdict(),
+    }
+
+
+def _save(model: nn.Module, folder: Path, choice: dict[str, Any] | None) -> SavedModel:
     layers = attention_modules(model)
     structure, content = structure_of(model), Content.of(model)
     description = Description(f"{type(model).__module__}.{type(model).__qualname__}", structure)
     description.tied = content.tied
     description.removals = {attention.name: removals_of(attention) for attention in layers}
     description.taken_out, description.zero = _removed_labels(layers)
-    description.changes = tuple(structure.hooks())
+    description.changes, description.choice = tuple(structure.hooks()), choice
     description.check_savable()
     recipe, whole, further, excess = recipe_of(model), None, (), ""
     if recipe is not None:

@@ -19,6 +19,7 @@ from pathkernel_models.errors import CaptureError
 from pathkernel_models.families.recognition import attention_modules
 from pathkernel_models.linear_maps import check_stored
 from pathkernel_models.state import set_evaluation, without_fused_layers
+from pathkernel_pruning.heads.group_faults import list_groups
 from pathkernel_pruning.live.fewer_heads import (
     FewerHeads,
     LayerConfiguration,
@@ -76,16 +77,20 @@ def removals_of(attention: AttentionModule) -> Removals:
     return getattr(attention.module, _RECORD, Removals(attention.heads))
 
 
-def check_divisible(attention: AttentionModule) -> None:
-    """Raise a CaptureError if heads cannot be taken out of the weights of a layer."""
+def can_be_divided(attention: AttentionModule) -> bool:
+    """Whether heads can be taken out of a layer, if its weights are stored."""
     module, description = attention.module, attention.description
     if isinstance(module, nn.MultiheadAttention):
         extra = module.bias_k is not None or module.add_zero_attn
         stored = isinstance(module._parameters.get("in_proj_weight"), nn.Parameter)
-        divisible = bool(attention.name) and module._qkv_same_embed_dim and not extra and stored
-    else:
-        divisible = description is not None and bool(description.projections)
-    if not divisible:
+        return bool(attention.name) and module._qkv_same_embed_dim and not extra and stored
+    return description is not None and bool(description.projections)
+
+
+def check_divisible(attention: AttentionModule) -> None:
+    """Raise a CaptureError if heads cannot be taken out of the weights of a layer."""
+    description = attention.description
+    if not can_be_divided(attention):
         raise CaptureError(
             f"{attention.where} keeps its shape; leave smaller out, and the weights of the heads "
             "are set to zero"
@@ -145,8 +150,13 @@ def _likely_cause(model: nn.Module, layers: Sequence[AttentionModule]) -> str:
                 f"Heads of {attention.where} have parameters beside their projections, which are "
                 f"not taken out: {', '.join(names[:4])}. "
             )
-    if any(attention.groups < attention.heads for attention in layers):
-        return "Of heads that share keys and values take whole groups, or as many of each. "
+    for attention in layers:
+        if attention.groups < attention.heads:
+            groups = list_groups(attention.heads, attention.groups)
+            return (
+                f"Heads {groups} of {attention.where} share keys and values, and its code may "
+                "count on all of them. "
+            )
     return ""
 
 

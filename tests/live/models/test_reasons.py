@@ -277,7 +277,7 @@ def test_parameters_beside_the_projections():
     messages = refusals(model)
     assert messages.keys() == {"smaller"}
     assert "beside their projections" not in messages["smaller"]
-    assert "Of heads that share keys and values take whole groups" in messages["smaller"]
+    assert "Heads 1 to 2 of layer 1 (layers.0) share keys and values, and" in messages["smaller"]
 
 
 def test_projections_that_do_not_run():

@@ -15,6 +15,7 @@ from pathkernel_pruning.heads.gain_choice import (
     choose_heads_by_gains,
     refit_remaining_gains,
 )
+from pathkernel_pruning.heads.head_groups import HeadGroups
 from pathkernel_pruning.heads.loss_form import (
     FormSums,
     LossForm,
@@ -253,8 +254,9 @@ def test_layers_keep_a_head_if_they_must(keeps_layers, left):
     made = network(heads=(2, 4))
     made.parts[..., :2] *= 1e-3  # the first layer does next to nothing
     made.targets = made.outputs(np.ones(6))
+    groups = HeadGroups(made.heads, made.heads, keeps_layers)
     choice = choose_heads_by_gains(
-        made, 4, trials=0, refits=False, prior_variance=1.0, keeps_layers=keeps_layers
+        made, 4, trials=0, refits=False, prior_variance=1.0, groups=groups
     )
     gains = choice.gains
     assert np.count_nonzero(gains[:2]) == left[0]
