@@ -18,15 +18,16 @@ def list_heads(model: nn.Module) -> pd.DataFrame:
     Parameters
     ----------
     model : torch.nn.Module
-        As for :func:`pathkernel.capture`.
+        As for :func:`pathkernel.capture`. Cross-attention is listed if it is included, see
+        :func:`pathkernel.include_cross_attention`, or describes its heads.
 
     Returns
     -------
     pandas.DataFrame
         Indexed by ``layer``, the number by which other functions name it, from 1. Columns:
         ``heads``; ``groups``, heads of keys and values; ``head_size``, numbers that a head passes
-        on; ``width``, those that the output projection returns; ``module``, its name in the model;
-        and ``class``.
+        on; ``width``, those that the output projection returns; ``attention``, ``"self"`` or
+        ``"cross"``, to another sequence; ``module``, its name in the model; and ``class``.
 
     Raises
     ------
@@ -40,10 +41,10 @@ def list_heads(model: nn.Module) -> pd.DataFrame:
     >>> layer = torch.nn.TransformerEncoderLayer(8, 2, dim_feedforward=16, batch_first=True)
     >>> model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
     >>> print(pk.list_heads(model).drop(columns="class"))
-           heads  groups  head_size  width              module
+           heads  groups  head_size  width attention              module
     layer
-    1          2       2          4      8  layers.0.self_attn
-    2          2       2          4      8  layers.1.self_attn
+    1          2       2          4      8      self  layers.0.self_attn
+    2          2       2          4      8      self  layers.1.self_attn
     """
     rows = []
     for attention in attention_modules(model):
@@ -56,6 +57,7 @@ def list_heads(model: nn.Module) -> pd.DataFrame:
                 "groups": attention.groups,
                 "head_size": math.prod(shape) // width // attention.heads,
                 "width": width,
+                "attention": "cross" if attention.crossed else "self",
                 "module": attention.name,
                 "class": type(attention.module).__name__,
             }

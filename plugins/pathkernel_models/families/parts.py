@@ -9,6 +9,7 @@ from torch import nn
 
 # attention to another sequence, and of learned queries that pool a sequence
 _CROSSED = re.compile("cross|encdec|encoder_attn|attn_?pool|attentionpool", re.IGNORECASE)
+INCLUDED = "pathkernel_included"  # attribute of attention to another sequence that is a layer
 COUNTS = ("num_heads", "num_attention_heads", "n_heads", "n_head")
 SIZES = ("head_dim", "attention_head_size", "head_size", "key_value_proj_dim")
 FUSED = ("c_attn", "query_key_value", "qkv_proj", "qkv", "Wqkv")
@@ -28,6 +29,11 @@ def has_crossed_name(name: str, module: nn.Module, parent: nn.Module) -> bool:
         or beside_self_attention  # as in nn.TransformerDecoderLayer
         or bool(_CROSSED.search(f"{type(module).__name__}.{'.'.join(names)}"))
     )
+
+
+def is_included(module: nn.Module) -> bool:
+    """Whether a module that attends to another sequence is a layer, since the user asked."""
+    return INCLUDED in vars(module)
 
 
 def projection_of(module: Any, names: tuple[str, ...]) -> nn.Module | None:
