@@ -63,14 +63,14 @@ _OTHER_ATTENTION = frozenset(
         "modeling_hiera.HieraMaskUnitAttention",
         "modeling_inkling.InklingAttention",
         "modeling_longformer.LongformerSelfAttention",
+        "modeling_longt5.LongT5LocalAttention",
+        "modeling_longt5.LongT5TransientGlobalAttention",
         "modeling_nystromformer.NystromformerSelfAttention",
         "modeling_pegasus_x.PegasusXGlobalLocalAttention",
         "cait.TalkingHeadAttn",
         "efficientformer.Attention",
         "maxxvit.AttentionCl",
-        "pvt_v2.Attention",
         "tiny_vit.Attention",
-        "volo.ClassAttention",
     )
 )
 

@@ -29,7 +29,8 @@ class AttentionHeads:
         Projection of the outputs of all heads, G numbers of each, one head after the other.
     projections : sequence of Linear
         Projections to queries, keys and values, with rows head by head, and then of positions; or
-        a single one for all three, with rows (3, H, G). Keys and values may have fewer heads, each
+        a single one for all three, with rows (3, H, G); or two, to queries, and to keys and values
+        with rows (2, H, G). Keys and values may have fewer heads, each
         shared by equally many consecutive ones. Without projections attention is not compared, and
         heads cannot be taken out of the weights.
     by_head : bool
@@ -86,21 +87,22 @@ class AttentionHeads:
                 )
         width = self.output.weight.shape[self.output_axis]
         rows = [len(_rows(projection)) for projection in self.projections]
-        if not 0 < self.count <= width or width % self.count or len(rows) == 2:
+        if not 0 < self.count <= width or width % self.count:
             raise CaptureError(
-                f"{self.count} heads do not share the {width} inputs of output evenly, or "
-                f"projections, {len(rows)}, are not those of queries, keys and values, or one"
+                f"{self.count} heads do not share the {width} inputs of output evenly"
             )
         if not rows:
             return
         groups = self.groups
-        parts = [self.count + 2 * groups] if self.is_fused else [self.count, groups, groups]
+        parts = [self.count, groups, groups]
+        if len(rows) < len(parts):  # fused ones are the last
+            parts = [*parts[: len(rows) - 1], sum(parts[len(rows) - 1 :])]
         parts += [self.count] * (len(rows) - len(parts))
         if (
             groups < 1
             or self.count % groups
             or any(count % part for count, part in zip(rows, parts))
-            or (self.is_fused and rows[0] != parts[0] * self.size)
+            or (len(rows) < 3 and rows[-1] != parts[-1] * self.size)
         ):
             raise CaptureError(
                 f"projections of {', '.join(map(str, rows))} rows are not those of queries, keys "
@@ -127,12 +129,17 @@ class AttentionHeads:
         """Number of heads of keys and values."""
         if self.is_fused:
             return (len(_rows(self.projections[0])) // self.size - self.count) // 2
-        return len(_rows(self.value_projection)) // self.size
+        return len(_rows(self.value_projection)) // self.size // (2 if self._joins_keys else 1)
+
+    @property
+    def _joins_keys(self) -> bool:
+        """Whether keys and values share a projection that is not of the queries."""
+        return len(self.projections) == 2
 
     @property
     def value_projection(self) -> nn.Module:
         """Projection of the values, or the shared one."""
-        return self.projections[0 if self.is_fused else 2]
+        return self.projections[:3][-1]
 
     def values(self, rows: Tensor) -> Tensor:
         """Select the values of each head, (H, G, …), from rows (R, …) of their projection."""
@@ -169,6 +176,8 @@ class AttentionHeads:
                 blocks = torch.cat([queries, group[:, None], group[:, None]], dim=1).flatten(0, 1)
             elif self.is_fused:
                 blocks = torch.cat([single, group, group])
+            elif self._joins_keys and index == 1:
+                blocks = torch.cat([group, group])
             else:
                 blocks = group if index in (1, 2) else single
             rows = len(_rows(projection))

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from typing import Any
 
 import pandas as pd
 from torch import nn
 
-from pathkernel_models.arguments import check_model
+from pathkernel_models.arguments import check_model, described
 from pathkernel_models.errors import CaptureError
 from pathkernel_models.families.parts import INCLUDED, is_included
 from pathkernel_models.families.recognition import crossed_attention
 from pathkernel_models.heads_table import list_heads
 
 
-def include_cross_attention(model: nn.Module) -> pd.DataFrame:
+def include_cross_attention(
+    model: nn.Module, modules: Collection[str] | None = None
+) -> pd.DataFrame:
     """Count the cross-attention of a model among its layers from now on.
 
     Without this call it is left alone. Afterwards its heads are listed, switched off, scored,
@@ -28,6 +31,9 @@ def include_cross_attention(model: nn.Module) -> pd.DataFrame:
     model : torch.nn.Module
         Such as of BART, T5 or Whisper, an ``nn.TransformerDecoder``, or one with attention of
         learned queries that pools a sequence.
+    modules : collection of str, optional
+        Names of the modules that are layers from now on; all by default. Others are left alone
+        again: with ``[]`` the model is as before.
 
     Returns
     -------
@@ -38,8 +44,8 @@ def include_cross_attention(model: nn.Module) -> pd.DataFrame:
     ------
     CaptureError
         If the model has no cross-attention of a known form.
-    TypeError
-        If the model is no module.
+    TypeError, ValueError
+        If the model is no module, or ``modules`` are no names of cross-attention.
 
     Examples
     --------
@@ -62,8 +68,26 @@ def include_cross_attention(model: nn.Module) -> pd.DataFrame:
             "EncDecAttention whose heads are known by their projections. Give your own attention "
             "class a method pathkernel_heads that returns pathkernel.AttentionHeads"
         )
-    include_named(model, crossed)
+    named = crossed.keys() if modules is None else _checked_names(modules, crossed)
+    exclude(crossed.values())
+    include_named(model, named)
     return list_heads(model)
+
+
+def _checked_names(modules: Any, crossed: Collection[str]) -> set[str]:
+    """Return names of modules, which must be among those of cross-attention."""
+    if isinstance(modules, str) or not isinstance(modules, Collection):
+        raise TypeError(
+            f"modules must be a list of names of modules, but is {described(modules)}; put a "
+            "single one into a list"
+        )
+    for name in modules:
+        if name not in crossed:
+            raise ValueError(
+                f"modules names {name!r:.80}, which is no cross-attention of a known form; choose "
+                f"from {', '.join([*crossed][:8])}"
+            )
+    return {*modules}
 
 
 def include_named(model: nn.Module, names: Collection[str]) -> list[nn.Module]:
@@ -77,7 +101,7 @@ def include_named(model: nn.Module, names: Collection[str]) -> list[nn.Module]:
     return modules
 
 
-def exclude(modules: Collection[nn.Module]) -> None:
-    """Leave modules alone again that :func:`include_named` has included."""
+def exclude(modules: Iterable[nn.Module]) -> None:
+    """Leave modules alone again that :func:`include_named` may have included."""
     for module in modules:
         vars(module).pop(INCLUDED, None)

@@ -8,16 +8,31 @@ from typing import Any
 from torch import nn
 
 # attention to another sequence, and of learned queries that pool a sequence
-_CROSSED = re.compile("cross|encdec|encoder_attn|attn_?pool|attentionpool", re.IGNORECASE)
+_CROSSED = re.compile(
+    "cross|encdec|encoder_(decoder_attention|attn)|attn_?pool|attentionpool", re.IGNORECASE
+)
 INCLUDED = "pathkernel_included"  # attribute of attention to another sequence that is a layer
 COUNTS = ("num_heads", "num_attention_heads", "n_heads", "n_head")
 SIZES = ("head_dim", "attention_head_size", "head_size", "key_value_proj_dim")
 FUSED = ("c_attn", "query_key_value", "qkv_proj", "qkv", "Wqkv")
+KEYS_VALUES = ("kv",)
+CROSSED_QUERIES = ("q_attn",)  # GPT-2's, whose c_attn then is of keys and values
 QUERIES = ("q_proj", "query", "query_proj", "q_lin", "linear_q", "q")
 KEYS = ("k_proj", "key", "key_proj", "k_lin", "linear_k", "k")
 VALUES = ("v_proj", "value", "value_proj", "v_lin", "linear_v", "v")
 GATES = ("gate_proj", "g_proj")
-OUTPUTS = ("o_proj", "out_proj", "out_lin", "c_proj", "dense", "proj", "Wo", "linear_out", "o")
+OUTPUTS = (
+    "o_proj",
+    "out_proj",
+    "out_lin",
+    "c_proj",
+    "dense",
+    "proj",
+    "Wo",
+    "linear_out",
+    "o",
+    "output",
+)
 
 
 def has_crossed_name(name: str, module: nn.Module, parent: nn.Module) -> bool:

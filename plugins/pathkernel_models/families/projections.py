@@ -8,9 +8,11 @@ from pathkernel_models.attention_heads import AttentionHeads, input_axis
 from pathkernel_models.errors import CaptureError
 from pathkernel_models.families.parts import (
     COUNTS,
+    CROSSED_QUERIES,
     FUSED,
     GATES,
     KEYS,
+    KEYS_VALUES,
     OUTPUTS,
     QUERIES,
     SIZES,
@@ -37,7 +39,10 @@ def describe_projections(module: nn.Module, parent: nn.Module) -> AttentionHeads
         count = width // size
     projections = (queries, projection_of(module, KEYS), projection_of(module, VALUES))
     if fused is not None:
-        projections = (fused,)
+        crossed = projection_of(module, CROSSED_QUERIES)
+        projections = (fused,) if crossed is None else (crossed, fused)
+    elif joined := projection_of(module, KEYS_VALUES):
+        projections = (queries, joined)
     elif gates := projection_of(module, GATES):
         projections += (gates,)
     # GPTBigCode names its flag, and has rows by head without it
