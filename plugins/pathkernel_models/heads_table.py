@@ -26,8 +26,9 @@ def list_heads(model: nn.Module) -> pd.DataFrame:
     pandas.DataFrame
         Indexed by ``layer``, the number by which other functions name it, from 1. Columns:
         ``heads``; ``groups``, heads of keys and values; ``head_size``, numbers that a head passes
-        on; ``width``, those that the output projection returns; ``attention``, ``"self"`` or
-        ``"cross"``, to another sequence; ``module``, its name in the model; and ``class``.
+        on; ``width``, those that the output projection returns; ``attention``, ``"cross"``
+        where the module's names tell that it attends to another sequence, else ``"self"``;
+        ``module``, its name in the model; and ``class``.
 
     Raises
     ------

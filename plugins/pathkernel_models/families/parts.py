@@ -8,9 +8,8 @@ from typing import Any
 from torch import nn
 
 # attention to another sequence, and of learned queries that pool a sequence
-_CROSSED = re.compile(
-    "cross|encdec|encoder_(decoder_attention|attn)|attn_?pool|attentionpool", re.IGNORECASE
-)
+_CROSSED = re.compile("cross|encdec|encoder_(decoder_attention|attn)", re.IGNORECASE)
+_POOLING = re.compile("attn_?pool|attentionpool", re.IGNORECASE)
 INCLUDED = "pathkernel_included"  # attribute of attention to another sequence that is a layer
 COUNTS = ("num_heads", "num_attention_heads", "n_heads", "n_head")
 SIZES = ("head_dim", "attention_head_size", "head_size", "key_value_proj_dim")
@@ -38,11 +37,12 @@ OUTPUTS = (
 def has_crossed_name(name: str, module: nn.Module, parent: nn.Module) -> bool:
     """Whether a module attends to another sequence than that of its queries, by its names."""
     names = name.split(".")[-2:]
+    title = f"{type(module).__name__}.{'.'.join(names)}"
     beside_self_attention = names[-1] == "multihead_attn" and hasattr(parent, "self_attn")
     return (
         getattr(module, "is_cross_attention", False)
         or beside_self_attention  # as in nn.TransformerDecoderLayer
-        or bool(_CROSSED.search(f"{type(module).__name__}.{'.'.join(names)}"))
+        or bool(_CROSSED.search(title) or _POOLING.search(f"{type(parent).__name__}.{title}"))
     )
 
 
