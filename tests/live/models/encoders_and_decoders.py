@@ -16,6 +16,10 @@ T5 = SPECIAL | {"d_model": 16, "d_kv": 4, "d_ff": 24, "num_layers": 2, "num_head
 T5 |= {"vocab_size": 40}
 WHISPER = PAIR | {"num_mel_bins": 4, "max_source_positions": 10, "max_target_positions": 32}
 WHISPER |= {"suppress_tokens": None, "begin_suppress_tokens": None}
+PATCHES = {"hidden_size": 16, "d_ff": 24, "d_kv": 4, "num_hidden_layers": 1, "seq_len": 16}
+PATCHES |= {"num_attention_heads": HEADS}
+TEXT = {"vocab_size": 40, "hidden_size": 16, "d_ff": 24, "d_kv": 4, "num_layers": 2}
+PIX2STRUCT = {"text_config": TEXT | {"num_heads": HEADS}, "vision_config": PATCHES}
 WORDS = SMALL | SPECIAL | {"vocab_size": 40}
 DECODER = {"is_decoder": True, "add_cross_attention": True}
 KINDS = {
@@ -31,6 +35,7 @@ KINDS = {
     "umt5": ("UMT5ForConditionalGeneration", T5),
     "mt5": ("MT5ForConditionalGeneration", T5),
     "longt5": ("LongT5ForConditionalGeneration", T5 | {"local_radius": 3}),
+    "pix2struct": ("Pix2StructForConditionalGeneration", PIX2STRUCT),
     "bert and bert": ("BertConfig", WORDS),
     "bert and gpt2": ("GPT2Config", WORDS | {"n_embd": 16, "n_layer": 2, "n_head": HEADS}),
 }
@@ -65,6 +70,11 @@ def batch_of(name, source=SOURCE, target=TARGET):
     if name == "whisper":
         features = torch.randn(3, 4, 20, generator=generator, dtype=torch.float64)
         batch = {"input_features": features}
+    if name == "pix2struct":  # row, column and pixels of every patch
+        pixels = torch.randn(3, source, 768, generator=generator, dtype=torch.float64)
+        places = torch.randint(1, 4, (3, source, 2), generator=generator)
+        batch = {"flattened_patches": torch.cat([places, pixels], dim=-1)}
+        batch["attention_mask"] = lengths(source, 1, 2, 0)
     batch["decoder_input_ids"] = torch.randint(3, 40, (3, target), generator=generator)
     return batch | {"decoder_attention_mask": lengths(target, 2, 0, 1)}
 
@@ -91,6 +101,8 @@ def crossed_layers(model):
         if row["attention"] == "cross":
             module = model.get_submodule(row["module"])
             names = ("out_proj", "o", "c_proj")
+            if type(module).__name__ == "Pix2StructTextAttention":
+                names = ("output",)
             found = [getattr(module, name) for name in names if hasattr(module, name)]
             # BERT's is in the module around
             around = model.get_submodule(row["module"].rpartition(".")[0])

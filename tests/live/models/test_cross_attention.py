@@ -251,6 +251,25 @@ def test_cross_attention_is_compared():
             run()
 
 
+def test_a_learned_query_that_pools_patches():
+    """Is no layer of the sequence, whose capture needs no choice of layers; it can be included."""
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "image_size": 8}
+    config = transformers.SiglipVisionConfig(**sizes, num_attention_heads=4, patch_size=4)
+    torch.manual_seed(0)
+    model = transformers.SiglipVisionModel(config).eval()
+    batch = {"pixel_values": torch.randn(3, 3, 8, 8)}
+    assert capture(model, [batch], readout="mean").heads == (9,)
+    table = include_cross_attention(model)
+    assert table["attention"].tolist() == ["self", "self", "cross"]
+    with torch.no_grad():
+        whole = model(**batch).pooler_output
+        with heads_off(model, [(3, 1), (3, 2)]):
+            off = model(**batch).pooler_output
+        remove_heads(model, [(3, 1), (3, 2)], batch=batch, smaller=True)
+        torch.testing.assert_close(model(**batch).pooler_output, off)
+    assert not torch.allclose(whole, off)
+
+
 @pytest.mark.parametrize("picture", ["heads", "product", "tangent"])
 def test_cross_attention_is_not_captured(picture):
     model, batch = included("bart")
