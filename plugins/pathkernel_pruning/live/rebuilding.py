@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from pathkernel_models.attention_module import AttentionModule
+from pathkernel_models.cross_attention import include_named
 from pathkernel_models.errors import CaptureError
-from pathkernel_models.families.cross_attention import include_named
 from pathkernel_models.families.recognition import attention_modules
 from pathkernel_pruning.live.bounds import Bounds, BoundsError
 from pathkernel_pruning.live.confinement import confined

@@ -15,8 +15,8 @@ from pathkernel_core.system.errors import PathkernelError
 from pathkernel_core.system.local_files import check_local
 from pathkernel_core.system.text import printable
 from pathkernel_models.attention_module import AttentionModule
+from pathkernel_models.cross_attention import include_named
 from pathkernel_models.errors import CaptureError
-from pathkernel_models.families.cross_attention import include_named
 from pathkernel_models.families.recognition import attention_modules
 from pathkernel_pruning.live.bounds import BoundsError
 from pathkernel_pruning.live.content import Content, passing_faults

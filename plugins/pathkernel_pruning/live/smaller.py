@@ -16,8 +16,8 @@ from torch.nn import functional as F
 from pathkernel_models.attention_heads import AttentionHeads, input_axis
 from pathkernel_models.attention_module import AttentionModule, block_name
 from pathkernel_models.batches import call_model, split_batch, tensors_of
+from pathkernel_models.cross_attention import exclude, include_named
 from pathkernel_models.errors import CaptureError
-from pathkernel_models.families.cross_attention import exclude, include_named
 from pathkernel_models.families.parts import INCLUDED, is_included
 from pathkernel_models.families.recognition import attention_modules
 from pathkernel_models.linear_maps import check_stored

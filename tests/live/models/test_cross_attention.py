@@ -27,8 +27,8 @@ from torch.nn import functional as F
 
 from pathkernel_capture.capture import capture
 from pathkernel_models.attention_heads import AttentionHeads
+from pathkernel_models.cross_attention import include_cross_attention
 from pathkernel_models.errors import CaptureError
-from pathkernel_models.families.cross_attention import include_cross_attention
 from pathkernel_models.heads_off import heads_off
 from pathkernel_models.heads_table import list_heads
 from pathkernel_pruning.live.head_choice import choose_heads

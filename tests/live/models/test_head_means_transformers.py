@@ -9,8 +9,8 @@ transformers = pytest.importorskip(
 
 from small_configurations import SMALL, SPECIAL, WAVES
 
+from pathkernel_models.cross_attention import include_cross_attention
 from pathkernel_models.errors import CaptureError
-from pathkernel_models.families.cross_attention import include_cross_attention
 from pathkernel_models.heads_off import heads_off
 from pathkernel_pruning.live.head_scores import gradient_scores
 

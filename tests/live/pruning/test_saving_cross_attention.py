@@ -14,8 +14,8 @@ transformers = pytest.importorskip(
 from encoders_and_decoders import GENERATED, HEADS, built, logits_of, sources_of
 from safetensors.torch import load_file, save_file
 
+from pathkernel_models.cross_attention import include_cross_attention
 from pathkernel_models.errors import CaptureError
-from pathkernel_models.families.cross_attention import include_cross_attention
 from pathkernel_models.heads_table import list_heads
 from pathkernel_pruning.live.loading import load_model
 from pathkernel_pruning.live.removal import remove_heads
