@@ -16,7 +16,7 @@ from pathkernel_models.linear_maps import projection_matrix
 
 @dataclass(frozen=True, eq=False)
 class AttentionHeads:
-    """Heads of your own self-attention module, the result of its method ``pathkernel_heads()``.
+    """Heads of your own attention module, the result of its method ``pathkernel_heads()``.
 
     Its attention weights are the results of ``softmax`` or ``scaled_dot_product_attention``.
     Capture compares attention times values with the input of ``output``.
@@ -30,9 +30,9 @@ class AttentionHeads:
     projections : sequence of Linear
         Projections to queries, keys and values, with rows head by head, and then of positions; or
         a single one for all three, with rows (3, H, G); or two, to queries, and to keys and values
-        with rows (2, H, G). Keys and values may have fewer heads, each
-        shared by equally many consecutive ones. Without projections attention is not compared, and
-        heads cannot be taken out of the weights.
+        with rows (2, H, G). Keys and values may have fewer heads, each shared by equally many
+        consecutive ones. Without projections attention is not compared, and heads cannot be taken
+        out of the weights.
     by_head : bool
         Whether a single projection has rows (H, 3, G).
     score_bias : Embedding, optional
@@ -138,8 +138,8 @@ class AttentionHeads:
 
     @property
     def value_projection(self) -> nn.Module:
-        """Projection of the values, or the shared one."""
-        return self.projections[:3][-1]
+        """Projection of the values, or one that they share."""
+        return self.projections[min(len(self.projections), 3) - 1]
 
     def values(self, rows: Tensor) -> Tensor:
         """Select the values of each head, (H, G, …), from rows (R, …) of their projection."""

@@ -33,7 +33,7 @@ def include_cross_attention(
         learned queries that pools a sequence.
     modules : collection of str, optional
         Names of the modules that are layers from now on; all by default. Others are left alone
-        again: with ``[]`` the model is as before.
+        again, as with ``[]`` all are, unless they describe their heads.
 
     Returns
     -------
@@ -68,9 +68,9 @@ def include_cross_attention(
             "EncDecAttention whose heads are known by their projections. Give your own attention "
             "class a method pathkernel_heads that returns pathkernel.AttentionHeads"
         )
-    named = crossed.keys() if modules is None else _checked_names(modules, crossed)
-    exclude(crossed.values())
-    include_named(model, named)
+    names = crossed.keys() if modules is None else _checked_names(modules, crossed)
+    exclude(module for module in crossed.values() if not _describes_heads(module))
+    include_named(model, names)
     return list_heads(model)
 
 
@@ -92,9 +92,10 @@ def _checked_names(modules: Any, crossed: Collection[str]) -> set[str]:
 
 def include_named(model: nn.Module, names: Collection[str]) -> list[nn.Module]:
     """Include the cross-attention of some names; return the modules that were not before."""
-    crossed = crossed_attention(model)
     modules = [
-        module for name, module in crossed.items() if name in names and not is_included(module)
+        module
+        for name, module in crossed_attention(model).items()
+        if name in names and not (is_included(module) or _describes_heads(module))
     ]
     for module in modules:
         vars(module)[INCLUDED] = True
@@ -105,3 +106,8 @@ def exclude(modules: Iterable[nn.Module]) -> None:
     """Leave modules alone again that :func:`include_named` may have included."""
     for module in modules:
         vars(module).pop(INCLUDED, None)
+
+
+def _describes_heads(module: nn.Module) -> bool:
+    """Whether a module is a layer anyhow."""
+    return hasattr(module, "pathkernel_heads")

@@ -76,13 +76,13 @@ class _Sums:
 
     def __init__(self, model: nn.Module, layers: Sequence[AttentionModule]):
         self._model, self._layers = model, {layer.number: layer for layer in layers}
-        everyone = attention_modules(model)
-        beside = {
-            layer.number: self_attention_beside(everyone, layer)
+        all_layers = attention_modules(model)
+        # self-attention of the queries of cross-attention, by the number of the latter
+        self._query_layers = {
+            layer.number: beside
             for layer in layers
-            if layer.crossed
+            if layer.crossed and (beside := self_attention_beside(all_layers, layer)) is not None
         }
-        self._asking = {number: layer for number, layer in beside.items() if layer is not None}
         self._beside = {layer.number for layer in layers if beside_cross_attention(model, layer)}
         self._sums: dict[int, Tensor] = {}
         self._counts: dict[int, int] = {}
@@ -91,19 +91,21 @@ class _Sums:
         """Run the model on a batch, and add the outputs of its heads."""
         shown: dict[int, Tensor] = {}  # (batch, M), False at padding
         unclear: dict[int, ObservedHeads] = {}
-        asked: dict[int, Tensor] = {}  # as shown, of the self-attention before cross-attention
+        query_tokens: dict[int, Tensor] = {}  # as shown, of cross-attention
         with ExitStack() as stack:
             keys = stack.enter_context(HiddenKeys())
             for number, layer in self._layers.items():
                 report = partial(self._report, number, mask, shown, unclear)
                 stack.enter_context(observe_heads(layer, report))
-            for number, layer in self._asking.items():
-                stack.enter_context(observe_heads(layer, partial(_note_tokens, number, asked)))
+            for number, layer in self._query_layers.items():
+                stack.enter_context(
+                    observe_heads(layer, partial(_note_tokens, number, query_tokens))
+                )
             call_model(self._model, inputs)
         # only after the pass is it known that no attention of the model hides anything
         is_plain = not keys.hidden and not tells_mask(self._model, inputs)
         for number, seen in unclear.items():
-            shown[number] = self._tokens(number, seen, asked, inputs, is_plain=is_plain)
+            shown[number] = self._tokens(number, seen, query_tokens, inputs, is_plain=is_plain)
             self._add(number, seen.heads, shown[number])
         for number, tokens in shown.items():
             where, crossed = self._layers[number].where, number in self._beside
@@ -137,15 +139,15 @@ class _Sums:
         self,
         number: int,
         seen: ObservedHeads,
-        asked: dict[int, Tensor],
+        query_tokens: dict[int, Tensor],
         inputs: Any,
         *,
         is_plain: bool,
     ) -> Tensor:
         """Return the tokens, (batch, M), of a layer whose keys are not those of its tokens."""
         batch, count = seen.heads.shape[:2]
-        if number in asked and asked[number].shape == (batch, count):
-            return asked[number]
+        if number in query_tokens and query_tokens[number].shape == (batch, count):
+            return query_tokens[number]
         reason = "its weights are not seen by head"
         if seen.padding is not None:
             if is_plain:

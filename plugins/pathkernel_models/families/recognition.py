@@ -61,16 +61,9 @@ def attention_modules(model: nn.Module) -> list[AttentionModule]:
 
 
 def crossed_attention(model: nn.Module) -> dict[str, nn.Module]:
-    """Find attention to another sequence that can be a layer of a model, by names of modules.
-
-    Modules that describe their heads are layers anyhow, and not among them.
-    """
+    """Find attention to another sequence that is or can be a layer, by names of modules."""
     layers = _layers(model, lambda _: True)
-    return {
-        layer.name: layer.module
-        for layer in layers
-        if layer.crossed and not hasattr(layer.module, "pathkernel_heads")
-    }
+    return {layer.name: layer.module for layer in layers if layer.crossed}
 
 
 def _layers(model: nn.Module, takes_crossed: Callable[[nn.Module], bool]) -> list[AttentionModule]:

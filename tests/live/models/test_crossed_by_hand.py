@@ -108,6 +108,7 @@ def test_decoder_of_pytorch(batch_first, tmp_path):
         remove_heads(model, heads, batch=batch, smaller=True)
         torch.testing.assert_close(model(**batch), off)
         assert model.decoder.layers[0].multihead_attn.out_proj.in_features == WIDTH - SIZE
+        assert include_cross_attention(model).equals(list_heads(model))
         with pytest.raises(CaptureError, match=r"layer 3 .* attends to another sequence, which"):
             capture(model, [batch])
         save_model(model, tmp_path)
