@@ -92,6 +92,7 @@ from pathkernel_datasets.study.study import Study as Study
 from pathkernel_datasets.variables.labelling import storable as storable
 from pathkernel_datasets.variables.swept_option import by_value as by_value
 from pathkernel_models.attention_heads import AttentionHeads as AttentionHeads
+from pathkernel_models.cross_attention import include_cross_attention as include_cross_attention
 from pathkernel_models.errors import CaptureError as CaptureError
 from pathkernel_models.heads_off import heads_off as heads_off
 from pathkernel_models.heads_table import list_heads as list_heads

@@ -67,6 +67,7 @@ PUBLIC: dict[str, dict[str, dict[str, tuple[str, ...]]]] = {
         },
         "Live PyTorch models": {
             "pathkernel_models.heads_table": ("list_heads",),
+            "pathkernel_models.cross_attention": ("include_cross_attention",),
             "pathkernel_models.attention_heads": ("AttentionHeads",),
             "pathkernel_models.heads_off": ("heads_off",),
             "pathkernel_capture.capture": ("capture",),

@@ -36,6 +36,7 @@ from pathkernel_models.batches import (
     with_masks,
 )
 from pathkernel_models.errors import CaptureError
+from pathkernel_models.families.parts import is_included
 from pathkernel_models.families.recognition import attention_modules, beside_cross_attention
 from pathkernel_models.labels import check_argument_names, joined_labels, label_array
 from pathkernel_models.masks import (
@@ -177,6 +178,12 @@ def capture(
     model = getattr(model, "_orig_mod", model)  # a compiled model runs without hooks
     modules = attention_modules(model)
     numbers = _choose_layers(layers, len(modules))
+    for number in numbers:
+        if is_included(modules[number - 1].module):
+            raise CaptureError(
+                f"{modules[number - 1].where} attends to another sequence, which no picture shows; "
+                "choose layers of self-attention, of one sequence, with layers="
+            )
     if outputs is not None:
         chosen = {number: modules[number - 1] for number in numbers}
         return capture_tangent(model, batches, chosen, outputs, projection, seed)

@@ -16,7 +16,7 @@ from pathkernel_models.linear_maps import projection_matrix
 
 @dataclass(frozen=True, eq=False)
 class AttentionHeads:
-    """Heads of your own self-attention module, the result of its method ``pathkernel_heads()``.
+    """Heads of your own attention module, the result of its method ``pathkernel_heads()``.
 
     Its attention weights are the results of ``softmax`` or ``scaled_dot_product_attention``.
     Capture compares attention times values with the input of ``output``.
@@ -30,11 +30,12 @@ class AttentionHeads:
     projections : sequence of Linear
         Projections to queries, keys and values, with rows head by head, and then others, such as
         of positions or gates; or a single one for all three, with rows (3, H, G); or two, one of
-        queries, and one of keys and values with rows (H, keys, G). Keys and values may have fewer
+        queries, and one of keys and values with rows (2, H, G). Keys and values may have fewer
         heads, each shared by equally many consecutive ones. Without projections attention is not
         compared, and heads cannot be taken out of the weights.
     by_head : bool
-        Whether a single projection has rows (H, 3, G), or two are as above.
+        Whether a single projection has rows (H, 3, G), or of two the second (H, keys, G), with
+        keys and values of any sizes for every head.
     score_bias : Embedding, optional
         Bias of the attention scores, with a column for each head.
     batch_first : bool
@@ -113,20 +114,19 @@ class AttentionHeads:
         if not rows:
             return
         groups = self.groups
-        parts = [self.count + 2 * groups] if self.is_fused else [self.count, groups, groups]
-        if len(rows) == 2:
+        parts = [self.count, groups, groups]
+        if len(rows) < len(parts):  # fused ones are the last
+            parts = [*parts[: len(rows) - 1], sum(parts[len(rows) - 1 :])]
+        is_uneven = self._joins_keys and self.by_head  # keys may have another size
+        if is_uneven:
             parts = [self.count, self.count]
-            if not self.by_head or rows[1] <= self.count * self.size:
-                raise CaptureError(
-                    "of two projections the second is of keys and values, with by_head=True and "
-                    f"rows ({self.count}, keys, {self.size}), but it has {rows[1]} rows"
-                )
         parts += [self.count] * (len(rows) - len(parts))
         if (
             groups < 1
             or self.count % groups
             or any(count % part for count, part in zip(rows, parts))
-            or (self.is_fused and rows[0] != parts[0] * self.size)
+            or (len(rows) < 3 and not is_uneven and rows[-1] != parts[-1] * self.size)
+            or (is_uneven and rows[1] <= self.count * self.size)
         ):
             raise CaptureError(
                 f"projections of {', '.join(map(str, rows))} rows are not those of queries, keys "
@@ -169,16 +169,21 @@ class AttentionHeads:
     @property
     def groups(self) -> int:
         """Number of heads of keys and values."""
-        if len(self.projections) == 2:
+        if self._joins_keys and self.by_head:
             return self.count
         if self.is_fused:
             return (len(_rows(self.projections[0])) // self.size - self.count) // 2
-        return len(_rows(self.value_projection)) // self.size
+        return len(_rows(self.value_projection)) // self.size // (2 if self._joins_keys else 1)
+
+    @property
+    def _joins_keys(self) -> bool:
+        """Whether keys and values share a projection that is not of the queries."""
+        return len(self.projections) == 2
 
     @property
     def value_projection(self) -> nn.Module:
-        """Projection of the values, or the shared one."""
-        return self.projections[min(2, len(self.projections) - 1)]
+        """Projection of the values, or one that they share."""
+        return self.projections[min(len(self.projections), 3) - 1]
 
     @property
     def value_source(self) -> nn.Module:
@@ -187,7 +192,7 @@ class AttentionHeads:
 
     def values(self, rows: Tensor) -> Tensor:
         """Select the values of each head, (H, G, …), from rows (R, …) of their projection."""
-        if len(self.projections) == 2:  # keys may have another size
+        if self._joins_keys and self.by_head:  # keys may have another size
             values = rows.unflatten(0, (self.groups, -1))[:, -self.size :]
         elif self.by_head and self.is_fused:
             values = rows.unflatten(0, (self.groups, -1, self.size))[:, -1]
@@ -230,8 +235,8 @@ class AttentionHeads:
                 blocks = torch.cat([queries, group[:, None], group[:, None]], dim=1).flatten(0, 1)
             elif self.is_fused:
                 blocks = torch.cat([single, group, group])
-            elif len(self.projections) == 2:
-                blocks = single
+            elif self._joins_keys and index == 1:
+                blocks = group if self.by_head else torch.cat([group, group])
             else:
                 blocks = group if index in (1, 2) else single
             rows = len(_rows(projection))

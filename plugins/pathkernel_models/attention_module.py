@@ -1,4 +1,4 @@
-"""Describe self-attention in one layer of a model, and change the outputs of its heads."""
+"""Describe attention in one layer of a model, and change the outputs of its heads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Change = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, eq=False)
 class AttentionModule:
-    """Self-attention in one layer of a model.
+    """Attention in one layer of a model.
 
     Attributes
     ----------
@@ -51,6 +51,8 @@ class AttentionModule:
         Position of the heads in the weights.
     runs_projection : bool
         Whether the output projection runs, and is not read for its weight.
+    crossed : bool
+        Whether keys are of another sequence than queries, by the names of the module.
     """
 
     number: int
@@ -66,6 +68,7 @@ class AttentionModule:
     swapped: bool = False
     description: AttentionHeads | None = None
     runs_projection: bool = True
+    crossed: bool = False
 
     def check_read(self) -> None:
         """Raise a CaptureError if an adapter stands where the projection's weight is read.
@@ -119,7 +122,8 @@ class AttentionModule:
     def compare(self, agreed: Callable[[], None]) -> AbstractContextManager[None]:
         """Compare attention times values with the heads' output, see :func:`compare_attention`."""
         return compare_attention(
-            self.module, self.where, self.heads, self.points, self.swapped, agreed
+            *(self.module, self.where, self.heads, self.points, self.swapped, agreed),
+            crossed=self.crossed,
         )
 
 

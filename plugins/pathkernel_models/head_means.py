@@ -13,7 +13,11 @@ from torch import Tensor, nn
 from pathkernel_models.attention_module import AttentionModule
 from pathkernel_models.batches import call_model, check_device, split_batch, with_masks
 from pathkernel_models.errors import CaptureError
-from pathkernel_models.families.recognition import beside_cross_attention, is_crossed
+from pathkernel_models.families.recognition import (
+    attention_modules,
+    beside_cross_attention,
+    self_attention_beside,
+)
 from pathkernel_models.labels import check_no_mask
 from pathkernel_models.masks import HiddenKeys, aligned_padding, check_masks, given_mask, tells_mask
 from pathkernel_models.state import open_to_observation
@@ -29,7 +33,8 @@ def mean_outputs(
     """Return the mean outputs (H, G) of the heads of some layers over tokens, by layer.
 
     A layer's tokens are those of its own sequence, without keys that its attention hides from
-    every query.
+    every query; those of cross-attention, its queries, have the padding of the self-attention
+    before it.
 
     Parameters
     ----------
@@ -59,12 +64,25 @@ def mean_outputs(
     return sums.means()
 
 
+def _note_tokens(number: int, tokens: dict[int, Tensor], seen: ObservedHeads) -> None:
+    """Note which tokens self-attention shows, (batch, M), if it tells."""
+    padding = None if seen.crossed else seen.padding
+    if padding is not None and padding.shape == seen.heads.shape[:2]:
+        tokens[number] = ~padding
+
+
 class _Sums:
     """Sums of the outputs of heads over tokens, and numbers of tokens, by layer."""
 
     def __init__(self, model: nn.Module, layers: Sequence[AttentionModule]):
         self._model, self._layers = model, {layer.number: layer for layer in layers}
-        self._crossed = {layer.number for layer in layers if is_crossed(model, layer)}
+        all_layers = attention_modules(model)
+        # self-attention of the queries of cross-attention, by the number of the latter
+        self._query_layers = {
+            layer.number: beside
+            for layer in layers
+            if layer.crossed and (beside := self_attention_beside(all_layers, layer)) is not None
+        }
         self._beside = {layer.number for layer in layers if beside_cross_attention(model, layer)}
         self._sums: dict[int, Tensor] = {}
         self._counts: dict[int, int] = {}
@@ -73,16 +91,21 @@ class _Sums:
         """Run the model on a batch, and add the outputs of its heads."""
         shown: dict[int, Tensor] = {}  # (batch, M), False at padding
         unclear: dict[int, ObservedHeads] = {}
+        query_tokens: dict[int, Tensor] = {}  # as shown, of cross-attention
         with ExitStack() as stack:
             keys = stack.enter_context(HiddenKeys())
             for number, layer in self._layers.items():
                 report = partial(self._report, number, mask, shown, unclear)
                 stack.enter_context(observe_heads(layer, report))
+            for number, layer in self._query_layers.items():
+                stack.enter_context(
+                    observe_heads(layer, partial(_note_tokens, number, query_tokens))
+                )
             call_model(self._model, inputs)
         # only after the pass is it known that no attention of the model hides anything
         is_plain = not keys.hidden and not tells_mask(self._model, inputs)
         for number, seen in unclear.items():
-            shown[number] = self._tokens(number, seen, inputs, is_plain=is_plain)
+            shown[number] = self._tokens(number, seen, query_tokens, inputs, is_plain=is_plain)
             self._add(number, seen.heads, shown[number])
         for number, tokens in shown.items():
             where, crossed = self._layers[number].where, number in self._beside
@@ -96,7 +119,7 @@ class _Sums:
         unclear: dict[int, ObservedHeads],
         seen: ObservedHeads,
     ) -> None:
-        if number in self._crossed:
+        if self._layers[number].crossed:
             seen = seen._replace(crossed=True)
         shape = seen.heads.shape[:2]
         tokens = seen.heads.new_ones(shape, dtype=torch.bool)
@@ -112,9 +135,19 @@ class _Sums:
         else:
             unclear[number] = seen
 
-    def _tokens(self, number: int, seen: ObservedHeads, inputs: Any, *, is_plain: bool) -> Tensor:
+    def _tokens(
+        self,
+        number: int,
+        seen: ObservedHeads,
+        query_tokens: dict[int, Tensor],
+        inputs: Any,
+        *,
+        is_plain: bool,
+    ) -> Tensor:
         """Return the tokens, (batch, M), of a layer whose keys are not those of its tokens."""
         batch, count = seen.heads.shape[:2]
+        if number in query_tokens and query_tokens[number].shape == (batch, count):
+            return query_tokens[number]
         reason = "its weights are not seen by head"
         if seen.padding is not None:
             if is_plain:
@@ -124,7 +157,7 @@ class _Sums:
                 return ~padding
             reason = f"it attends to {seen.padding.shape[1]} keys"
         if seen.crossed:
-            reason = "it attends to another sequence"
+            reason = "it attends to another sequence, and no self-attention of its block tells"
         raise CaptureError(
             f"{self._layers[number].where} does not tell which of its {count} tokens are padding: "
             f"{reason}. Give masks=, one for each batch, (batch, M), 1 for tokens and 0 for padding"

@@ -61,7 +61,8 @@ def heads_off(
     replace : {"zero", "mean"}
         Output of these heads: zero, or the mean of their outputs over the tokens of ``batches``:
         for every layer those of its own sequence, without padding, which are the keys that its
-        attention hides from every query.
+        attention hides from every query; of cross-attention those that the self-attention before
+        it in its block hides.
     batches : iterable, optional
         For means: batches as for :func:`pathkernel.capture`.
     masks : iterable of tensor, shape (batch, M), optional

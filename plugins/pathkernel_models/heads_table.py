@@ -18,7 +18,8 @@ def list_heads(model: nn.Module) -> pd.DataFrame:
     Parameters
     ----------
     model : torch.nn.Module
-        As for :func:`pathkernel.capture`.
+        As for :func:`pathkernel.capture`. Cross-attention is listed if it is included, see
+        :func:`pathkernel.include_cross_attention`, or describes its heads.
 
     Returns
     -------
@@ -26,8 +27,9 @@ def list_heads(model: nn.Module) -> pd.DataFrame:
         Indexed by ``layer``, the number by which other functions name it, from 1. Columns:
         ``heads``; ``groups``, heads of keys and values; ``sharing``, the first heads that share
         keys and values, such as ``1 to 4, …`` if every four do, else empty; ``head_size``, numbers
-        that a head passes on; ``width``, those that the output projection returns; and ``module``,
-        its name in the model.
+        that a head passes on; ``width``, those that the output projection returns; ``attention``,
+        ``"cross"`` where the module's names tell that it attends to another sequence, else
+        ``"self"``; and ``module``, its name in the model.
 
     Raises
     ------
@@ -40,11 +42,11 @@ def list_heads(model: nn.Module) -> pd.DataFrame:
     >>> import torch
     >>> layer = torch.nn.TransformerEncoderLayer(8, 2, dim_feedforward=16, batch_first=True)
     >>> model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-    >>> print(pk.list_heads(model))
-           heads  groups sharing  head_size  width              module
+    >>> print(pk.list_heads(model).drop(columns="width"))
+           heads  groups sharing  head_size attention              module
     layer
-    1          2       2                  4      8  layers.0.self_attn
-    2          2       2                  4      8  layers.1.self_attn
+    1          2       2                  4      self  layers.0.self_attn
+    2          2       2                  4      self  layers.1.self_attn
     """
     rows = []
     for attention in attention_modules(model):
@@ -58,6 +60,7 @@ def list_heads(model: nn.Module) -> pd.DataFrame:
                 "sharing": _sharing(attention.heads // attention.groups, attention.groups),
                 "head_size": math.prod(shape) // width // attention.heads,
                 "width": width,
+                "attention": "cross" if attention.crossed else "self",
                 "module": attention.name,
             }
         )

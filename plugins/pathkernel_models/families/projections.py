@@ -10,9 +10,11 @@ from pathkernel_models.attention_heads import AttentionHeads, input_axis
 from pathkernel_models.errors import CaptureError
 from pathkernel_models.families.parts import (
     COUNTS,
+    CROSSED_QUERIES,
     FUSED,
     GATES,
     KEYS,
+    KEYS_VALUES,
     OUTPUTS,
     QUERIES,
     SIZES,
@@ -41,8 +43,13 @@ def describe_projections(module: nn.Module, parent: nn.Module) -> AttentionHeads
     keys, values = projection_of(module, KEYS), projection_of(module, VALUES)
     if values is None and getattr(module, "v_proj", module) is None:
         values = keys  # as of Gemma 4, whose values may be its keys before their norm
-    projections = [queries, keys, values] if fused is None else [fused]
-    if fused is None and (gates := projection_of(module, GATES)):
+    projections = [queries, keys, values]
+    if fused is not None:
+        crossed = projection_of(module, CROSSED_QUERIES)
+        projections = [fused] if crossed is None else [crossed, fused]
+    elif joined := projection_of(module, KEYS_VALUES):
+        projections = [queries, joined]
+    elif gates := projection_of(module, GATES):
         projections.append(gates)
     # GPTBigCode names its flag, and has rows by head without it
     by_head = hasattr(module, "query_key_value") or getattr(module, "multi_query", None) is False

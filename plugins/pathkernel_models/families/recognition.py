@@ -7,7 +7,8 @@ same conventions.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from torch import nn
@@ -23,7 +24,7 @@ from pathkernel_models.attention_module import (
 from pathkernel_models.errors import CaptureError
 from pathkernel_models.families.bridges import describe_bridge
 from pathkernel_models.families.latent import describe_latent
-from pathkernel_models.families.parts import has_crossed_name, quantised_class
+from pathkernel_models.families.parts import has_crossed_name, is_included, quantised_class
 from pathkernel_models.families.projections import describe_projections
 from pathkernel_models.families.torch_attention import describe_torch
 from pathkernel_models.watching import Points
@@ -39,7 +40,7 @@ _NORMS = ("norm", "attn_sub_norm", "o_norm")  # that may lie between the heads a
 
 
 def attention_modules(model: nn.Module) -> list[AttentionModule]:
-    """Find the self-attention of every layer of a model, in order.
+    """Find the self-attention of every layer of a model, and included cross-attention, in order.
 
     Raises
     ------
@@ -49,29 +50,43 @@ def attention_modules(model: nn.Module) -> list[AttentionModule]:
         If the model is no module.
     """
     check_model(model)
+    if layers := _layers(model, is_included):
+        return layers
+    raise CaptureError(
+        f"{type(model).__name__} has no attention of a known form: nn.MultiheadAttention, or "
+        "modules as those of transformers, timm and TransformerLens. Give your own attention "
+        "class a method pathkernel_heads that returns pathkernel.AttentionHeads, or "
+        "take the attention matrices yourself, as pathkernel.Attention"
+        + "; of attention to another sequence alone, call pathkernel.include_cross_attention first"
+        * bool(crossed_attention(model))
+    )
+
+
+def crossed_attention(model: nn.Module) -> dict[str, nn.Module]:
+    """Find attention to another sequence that is or can be a layer, by names of modules."""
+    layers = _layers(model, lambda _: True)
+    return {layer.name: layer.module for layer in layers if layer.crossed}
+
+
+def _layers(model: nn.Module, takes_crossed: Callable[[nn.Module], bool]) -> list[AttentionModule]:
+    """Return the attention of a model in order, of cross-attention what a function takes."""
     modules = dict(model.named_modules())
     layers: list[AttentionModule] = []
     for name, module in modules.items():
         if layers and name.startswith(f"{layers[-1].name}."):  # a part of the last one
             continue
-        number, parent = len(layers) + 1, modules[name.rpartition(".")[0]]
-        if attention := _attention(number, name, module, parent):
-            layers.append(attention)
-    if not layers:
-        raise CaptureError(
-            f"{type(model).__name__} has no attention of a known form: nn.MultiheadAttention, or "
-            "modules as those of transformers, timm and TransformerLens. Give your own attention "
-            "class a method pathkernel_heads that returns pathkernel.AttentionHeads, or "
-            "take the attention matrices yourself, as pathkernel.Attention"
-        )
+        parent = modules[name.rpartition(".")[0]]
+        crossed = has_crossed_name(name, module, parent)
+        if crossed and not (hasattr(module, "pathkernel_heads") or takes_crossed(module)):
+            continue
+        if attention := _attention(len(layers) + 1, name, module, parent):
+            layers.append(replace(attention, crossed=crossed))
     return layers
 
 
 def beside_cross_attention(model: nn.Module, attention: AttentionModule) -> bool:
     """Whether the block of self-attention attends to another sequence, too."""
-    names = attention.name.split(".")
-    depth = next((index for index, name in enumerate(names, start=1) if name.isdigit()), 0)
-    prefix = ".".join(names[:depth] or names[:-1])
+    prefix = _outer_block(attention)
     modules = dict(model.named_modules())
     return any(
         name.startswith(prefix) and has_crossed_name(name, module, modules[name.rpartition(".")[0]])
@@ -80,16 +95,32 @@ def beside_cross_attention(model: nn.Module, attention: AttentionModule) -> bool
     )
 
 
-def is_crossed(model: nn.Module, attention: AttentionModule) -> bool:
-    """Whether attention, as one that describes its heads may, attends to another sequence."""
-    parent = model.get_submodule(attention.name.rpartition(".")[0])
-    return has_crossed_name(attention.name, attention.module, parent)
+def self_attention_beside(
+    layers: Sequence[AttentionModule], attention: AttentionModule
+) -> AttentionModule | None:
+    """Return the self-attention before cross-attention in its block, whose tokens are its queries.
+
+    ``layers`` are all of the model. None if the block has none.
+    """
+    before = [
+        layer
+        for layer in layers[: attention.number - 1]
+        if not layer.crossed and _outer_block(layer) == _outer_block(attention)
+    ]
+    return before[-1] if before else None
+
+
+def _outer_block(attention: AttentionModule) -> str:
+    """Return the name of the outermost numbered module around attention, or of its parent."""
+    names = attention.name.split(".")
+    depth = next((index for index, name in enumerate(names, start=1) if name.isdigit()), 0)
+    return ".".join(names[:depth] or names[:-1])
 
 
 def _attention(
     number: int, name: str, module: nn.Module, parent: nn.Module
 ) -> AttentionModule | None:
-    """Return a module as self-attention, if it is."""
+    """Return a module as attention, if it is."""
     is_bridge = False
     if hasattr(module, "pathkernel_heads"):
         description = module.pathkernel_heads()
@@ -98,8 +129,6 @@ def _attention(
                 f"pathkernel_heads of {name} must return pathkernel.AttentionHeads, not "
                 f"{type(description).__name__}"
             )
-    elif has_crossed_name(name, module, parent):
-        return None
     elif isinstance(module, nn.MultiheadAttention):
         return describe_torch(number, name, module)
     elif is_bridge := hasattr(module, "hook_pattern") and hasattr(module, "original_component"):

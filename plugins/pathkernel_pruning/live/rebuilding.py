@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from pathkernel_models.attention_module import AttentionModule
+from pathkernel_models.cross_attention import include_named
 from pathkernel_models.errors import CaptureError
 from pathkernel_models.families.recognition import attention_modules
 from pathkernel_pruning.live.bounds import Bounds, BoundsError
@@ -283,6 +284,7 @@ def changed_configuration(model: nn.Module, whole: list[tuple[int, int]], bounds
             recipe = Recipe("transformers", type(model).__name__, options)
             with recipe.guarded(bounds):
                 built = recipe.build()
+            include_named(built, [attention.name for attention in layers])
             if _same_function(built, model):
                 return config
         except Exception:  # whatever a configuration raises whose sizes do not fit

@@ -17,6 +17,7 @@ from pathkernel_core.system.local_files import check_local
 from pathkernel_core.system.text import printable
 from pathkernel_models.arguments import described
 from pathkernel_models.attention_module import AttentionModule
+from pathkernel_models.cross_attention import include_named
 from pathkernel_models.errors import CaptureError
 from pathkernel_models.families.recognition import attention_modules
 from pathkernel_pruning.live.bounds import BoundsError
@@ -261,6 +262,7 @@ def _rebuild(
     bounds = content.bounds  # those of the file
     with recipe.guarded(bounds):
         built = recipe.build()
+    include_named(built, description.removals)
     whole = [(attention.heads, attention.groups) for attention in attention_modules(built)]
     with removed_again(built, description.removals):
         shapes, others = shapes_of(model), shapes_of(built)

@@ -15,7 +15,9 @@ from torch import Tensor, nn
 from pathkernel_models.attention_heads import AttentionHeads, input_axis
 from pathkernel_models.attention_module import AttentionModule, block_name
 from pathkernel_models.batches import call_model, split_batch, tensors_of
+from pathkernel_models.cross_attention import exclude, include_named
 from pathkernel_models.errors import CaptureError
+from pathkernel_models.families.parts import INCLUDED, is_included
 from pathkernel_models.families.recognition import attention_modules
 from pathkernel_models.linear_maps import check_stored
 from pathkernel_models.state import set_evaluation, without_fused_layers
@@ -188,16 +190,18 @@ def removed_again(model: nn.Module, removals: Mapping[str, Removals]) -> Iterato
     """Take heads out of a whole model as before, by names of layers; undone if an error is raised.
 
     Weights are selected, but outputs are not compared: the state of the smaller model replaces
-    them. Raises a CaptureError if the model has no such layers or heads.
+    them. Cross-attention among the names is included. Raises a CaptureError if the model has no
+    such layers or heads.
     """
-    layers = {attention.name: attention for attention in attention_modules(model)}
-    for name, entry in removals.items():
-        if name not in layers or removals_of(layers[name]) != Removals(entry.count):
-            raise CaptureError(
-                f"{type(model).__name__} has no layer {name!r} of {entry.count} heads; "
-                "give the model as it was before heads were taken out"
-            )
     with _Changes() as changes:
+        changes.callback(exclude, include_named(model, removals))
+        layers = {attention.name: attention for attention in attention_modules(model)}
+        for name, entry in removals.items():
+            if name not in layers or removals_of(layers[name]) != Removals(entry.count):
+                raise CaptureError(
+                    f"{type(model).__name__} has no layer {name!r} of {entry.count} heads; "
+                    "give the model as it was before heads were taken out"
+                )
         for step in range(max((len(entry.left) for entry in removals.values()), default=0)):
             layers = {attention.name: attention for attention in attention_modules(model)}
             for name, entry in removals.items():
@@ -319,6 +323,8 @@ def _shrink(
         parent, _, name = attention.name.rpartition(".")
         fewer = FewerHeads(module, heads)
         setattr(fewer, _RECORD, removals)
+        if is_included(module):
+            setattr(fewer, INCLUDED, True)
         changes.set(model.get_submodule(parent), name, fewer)
         for encoder in model.modules():
             if isinstance(encoder, nn.TransformerEncoder):  # nested tensors: of fused layers only

@@ -34,7 +34,7 @@ Texts = dict[str, str]
 _CLASS, _CODE, _ORDER = "class", "code of ", "order"
 # attributes that change no output: bookkeeping of the libraries, and memory of training
 _NEUTRAL = re.compile(
-    r"fused_attn|_?(grad|gradient)_checkpointing\w*|use_checkpoint|pathkernel_removals"
+    r"fused_attn|_?(grad|gradient)_checkpointing\w*|use_checkpoint|pathkernel_(removals|included)"
     r"|_is_hf_initialized|name_or_path|generation_config|kernel_config|_use_kernels|loss_type"
     r"|_\w+_plan|all_tied_weights_keys|_keep_in_fp32\w*|_no_split_modules|_skip_keys\w*"
     r"|_keys_to_ignore\w*|_weight_conversions|(pretrained|default)_cfg|_model_args"

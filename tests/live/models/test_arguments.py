@@ -135,7 +135,7 @@ WRONG = {
     "validation": ("rises", [SCORES]),
     "solution": ("rises", [SCORES]),
     "output": ("describe", [torch.ones(8, 8), nn.LayerNorm(8), nn.Conv1d(8, 8, 1)]),
-    "projections": ("describe", [nn.Linear(8, 24), [nn.Linear(8, 8)] * 2]),
+    "projections": ("describe", [nn.Linear(8, 24), [nn.Linear(8, 12)] * 2]),
 }
 # values of no_numbers that a function takes, or leaves to a function of the user's
 TAKEN = {name: ["None"] for name in ("gains", "report", "layers", "removed", "masks", "kept")}

@@ -1,7 +1,5 @@
 """Heads of transformers at their means over real tokens, however padding is told."""
 
-import types
-
 import pytest
 
 torch = pytest.importorskip("torch", reason="capture is of PyTorch models")
@@ -11,8 +9,7 @@ transformers = pytest.importorskip(
 
 from small_configurations import SMALL, SPECIAL, WAVES
 
-from pathkernel_models.attention_heads import AttentionHeads
-from pathkernel_models.errors import CaptureError
+from pathkernel_models.cross_attention import include_cross_attention
 from pathkernel_models.heads_off import heads_off
 from pathkernel_pruning.live.head_scores import gradient_scores
 
@@ -118,7 +115,7 @@ def test_mask_of_samples():
 
 
 def test_encoder_and_decoder():
-    """Each has the tokens of its own sequence; cross-attention takes masks."""
+    """Each has the tokens of its own sequence; those of cross-attention ask."""
     model, source, target = made("BartModel", PAIR), mask(), mask(seed=1)
     batch = {"input_ids": ids(), "attention_mask": source, "decoder_input_ids": ids(seed=3)}
     check(model, "encoder.layers.0.self_attn.out_proj", batch, source)
@@ -127,17 +124,9 @@ def test_encoder_and_decoder():
     both = batch | {"decoder_attention_mask": target}
     check(model, decoder, both, target, layer=2)
 
-    def described(module):
-        return AttentionHeads(module.num_heads, module.out_proj)
-
-    across = model.decoder.layers[0].encoder_attn
-    across.pathkernel_heads = types.MethodType(described, across)
-    with (
-        pytest.raises(CaptureError, match=r"layer 3 \(.*encoder_attn\) does not .* another seq"),
-        heads_off(model, [(3, 1)], replace="mean", batches=[both]),
-    ):
-        pass
+    include_cross_attention(model)
     crossing = "decoder.layers.0.encoder_attn.out_proj"
+    check(model, crossing, both, target, layer=3)
     check(model, crossing, both, target, layer=3, masks=[target])
     plain = {"input_ids": ids(), "decoder_input_ids": ids(seed=3)}
     check(model, crossing, plain, torch.ones(3, 6), layer=3)

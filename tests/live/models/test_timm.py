@@ -7,9 +7,10 @@ torch = pytest.importorskip("torch", reason="capture is of PyTorch models")
 timm = pytest.importorskip("timm", reason="timm is not installed")
 
 from pathkernel_capture.capture import capture
+from pathkernel_models.cross_attention import include_cross_attention
 from pathkernel_models.errors import CaptureError
 from pathkernel_models.heads_off import heads_off
-from pathkernel_pruning.live.head_scores import gradient_scores
+from pathkernel_pruning.live.head_scores import gradient_scores, magnitude_scores
 from pathkernel_pruning.live.removal import remove_heads
 
 LAYERS, HEADS, WIDTH = 2, 3, 12
@@ -117,6 +118,42 @@ def test_heads_that_pool_the_tokens_are_left_alone():
     scores = gradient_scores(model, [IMAGES], lambda batch: model(batch).square().sum(dim=1))
     assert scores.sizes["head"] == 2 * HEADS
     assert capture(model, [IMAGES], readout="mean").heads == (1 + 2 * HEADS,)
+    assert include_cross_attention(model)["module"].tolist()[2] == "attn_pool"
+    expected = without(model, model.attn_pool.proj, WIDTH // HEADS)
+    with torch.no_grad(), heads_off(model.eval(), [(3, 1)]):
+        torch.testing.assert_close(model(IMAGES), expected)
+    with pytest.raises(CaptureError, match="with heads taken out does not compute"):
+        remove_heads(model, [(3, 1)], smaller=True, batch=IMAGES)
+
+
+def without(model, projection, size):
+    """Outputs of a model whose first head has a size, and no part in a projection."""
+    model = model.eval()
+    weight = projection.weight.data.clone()
+    projection.weight.data[:, :size] = 0
+    with torch.no_grad():
+        outputs = model(IMAGES)
+    projection.weight.data = weight
+    return outputs
+
+
+def test_keys_and_values_of_fewer_tokens():
+    """PVT v2 pools an image before one projection of keys and values."""
+    sizes = {"depths": (1, 1), "embed_dims": (8, 12), "num_heads": (2, 3), "sr_ratios": (2, 1)}
+    stages = sizes | {"mlp_ratios": (2, 2)}
+    torch.manual_seed(0)
+    model = timm.models.PyramidVisionTransformerV2(num_classes=2, **stages).double().eval()
+    expected = without(model, model.stages[0].blocks[0].attn.proj, 4)
+    with torch.no_grad():
+        assert not torch.allclose(model(IMAGES), expected)
+        with heads_off(model, [(1, 1)]):
+            torch.testing.assert_close(model(IMAGES), expected)
+    attention = model.stages[0].blocks[0].attn
+    values, outputs = attention.kv.weight[8:12], attention.proj.weight[:, :4]
+    size = float(torch.linalg.matrix_norm((outputs @ values).detach()))
+    assert float(magnitude_scores(model, IMAGES).sel(head="1-1")) == pytest.approx(size)
+    with pytest.raises(CaptureError, match="with heads taken out does not compute"):
+        remove_heads(model, [(1, 1)], smaller=True, batch=IMAGES)
 
 
 @pytest.mark.parametrize("kind", ["Eva", "Beit"])
