@@ -105,7 +105,8 @@ def save_model(model: nn.Module, folder: str | os.PathLike) -> SavedModel:
     ----------
     model : torch.nn.Module
         A model that :func:`pathkernel.remove_heads` supports, on any device. Wrappers of
-        ``torch.compile``, ``DataParallel`` and DDP, also of its parts, are left out.
+        ``torch.compile``, ``DataParallel`` and DDP, also of its parts, are left out, and that of
+        accelerate's mixed precision.
     folder : path
 
     Returns
