@@ -90,7 +90,7 @@ def test_habits_of_training(tmp_path, name):
 @pytest.mark.filterwarnings("error:.*differs in:UserWarning")
 @pytest.mark.parametrize("name", ["llama", "own"])
 def test_mixed_precision_of_accelerate(tmp_path, name):
-    """The forward pass is wrapped for training, and stays so, but the folder knows nothing of it."""
+    """The forward pass is wrapped for training, and stays so, but is not saved so."""
     accelerate = pytest.importorskip("accelerate", reason="accelerate is not installed")
     model, whole = built(name), built(name)
     expected = outputs(model)
@@ -108,7 +108,9 @@ def test_mixed_precision_of_accelerate(tmp_path, name):
     model.forward = torch.tanh  # by hand, and then for training
     accelerator.prepare_model(model)
     save_model(model, tmp_path)
-    with pytest.raises(CaptureError, match="has forward not set, where the saved model has .*tanh"):
+    with pytest.raises(
+        CaptureError, match=r"has forward not set, where the saved model has .*tanh"
+    ):
         load_model(tmp_path, built(name))
 
 
