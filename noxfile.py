@@ -179,6 +179,20 @@ def tests_models(session):
     _test(session, "-m", "torch and not slow", "tests/live")
 
 
+@nox.session(python=PYTHONS[::-1], default=False)
+def tests_deployment(session):
+    """Train, export and evaluate smaller models as docs/deployment.md does; as tests_torch."""
+    _install_torch(session)
+    libraries = ("transformers>=5", "accelerate", "peft", "onnx", "onnxscript", "onnxruntime")
+    packages = (TORCH, *libraries, "datasets", "lm-eval")
+    answer = _ask(session, *_pip(session), "install", "--dry-run", *packages)
+    if "Would install" not in answer:
+        session.skip(f"not to be had here: {(answer.strip().splitlines() or ['?'])[-1]}")
+    session.install(".", *_group("test"), *packages)
+    page = "tests/test_documentation.py::test_page_of_deployment_runs"
+    _test(session, "-m", "torch", "tests/live/pruning/test_export.py", page)
+
+
 @nox.session(python=[version for version in PYTHONS if version != PYTHON])
 def tests_versions(session):
     """Run what depends on the version of Python, with nothing that is optional."""

@@ -8,6 +8,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import json
+import os
 import re
 import runpy
 import shlex
@@ -274,6 +275,35 @@ def test_page_fine_tunes_a_smaller_model(tmp_path, monkeypatch, capsys):
     np.testing.assert_allclose([before, removed, tuned], [*expected], atol=0.02)
 
 
+@pytest.mark.torch
+def test_page_of_deployment_runs(tmp_path):
+    """All blocks, one after the other, in a process of their own, without the network."""
+    for library in ("torch", "transformers", "accelerate", "peft", "onnxruntime", "lm_eval"):
+        if importlib.util.find_spec(library) is None:
+            pytest.skip(f"{library} is not installed: nox -s tests_deployment")
+    blocks = code_blocks("docs/deployment.md", "python")
+    printed = code_blocks("docs/deployment.md", "text")
+    mark = "=== the next block ==="
+    script = f"\nprint({mark!r})\n".join(blocks)
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script],
+        env=os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "home")},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=1200,
+    )
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    number = r"\d+(?:\.\d+)?(?:e-\d+)?"
+    for shown, out in zip(printed, ran.stdout.split(f"{mark}\n"), strict=True):
+        lines = out.splitlines()[-len(shown.splitlines()) :]  # below those of the libraries
+        texts = [re.sub(number, "…", text) for text in (shown, "\n".join([*lines, ""]))]
+        assert texts[0] == texts[1]
+        values = [np.array(re.findall(number, text), float) for text in (shown, "\n".join(lines))]
+        # other processors round otherwise
+        np.testing.assert_allclose(values[1], values[0], rtol=0.1, atol=5e-6)
+
+
 @pytest.fixture
 def smaller_model(tmp_path, monkeypatch, capsys):
     """Names of the first example of the page, where the package of the encoder is installed."""
@@ -357,8 +387,9 @@ def test_page_of_the_captured_model(smaller_model, capsys):
     assert smaller_model["task"].realise(0).train.inputs.shape == (225, 73, 384)
 
 
-def test_page_of_smaller_models_is_short():
-    assert len((ROOT / "docs" / "smaller-models.md").read_text(encoding="utf-8").split()) <= 2000
+@pytest.mark.parametrize(("page", "words"), [("smaller-models.md", 2000), ("deployment.md", 1200)])
+def test_pages_of_smaller_models_are_short(page, words):
+    assert len((ROOT / "docs" / page).read_text(encoding="utf-8").split()) <= words
 
 
 def test_guide_describes_attention_written_by_hand():

@@ -12,9 +12,11 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -35,6 +37,11 @@ _RANDOM = re.compile(
     r"|bernoulli_|cauchy_|exponential_|geometric_|random_"
 )
 _TEMPORARY = "pathkernel_temporary"  # attribute of a tensor
+_COUNTS_OF_LAYERS: dict[str, Callable[[AttentionModule], int]] = {
+    "num_attention_heads": lambda attention: attention.heads,
+    "num_key_value_heads": lambda attention: attention.groups,
+    "head_dim": lambda attention: attention.output_inputs_last.shape[-1] // attention.heads,
+}
 
 
 @dataclass(frozen=True)
@@ -265,23 +272,15 @@ def changed_configuration(model: nn.Module, whole: list[tuple[int, int]], bounds
     bounds : Bounds
         By the weights of the smaller model.
     """
-    layers = attention_modules(model)
-    heads, groups = {}, {}
-    for (count, shared), attention in zip(whole, layers):
-        if heads.setdefault(count, attention.heads) != attention.heads:
-            return None  # layers with unlike numbers of heads
-        if groups.setdefault(shared, attention.groups) != attention.groups:
-            return None
-    sizes = {
-        attention.description.size for attention in layers if attention.description is not None
-    }
-    # most families take the size of a head from the number of heads, unless it is given
-    for size in (None, *sizes) if len(sizes) == 1 else (None,):
-        config = type(model.config).from_dict(json.loads(configuration(model)))
+    text = configuration(model)
+    for change in _changes(whole, attention_modules(model)):
+        config: Any = type(model.config).from_dict(json.loads(text))
         try:
-            _change(config, heads, groups, size)
-            options = json.loads(config.to_json_string())
-            recipe = Recipe("transformers", type(model).__name__, options)
+            before = config.to_json_string()
+            change(config)
+            if (after := config.to_json_string()) == before:
+                continue
+            recipe = Recipe("transformers", type(model).__name__, json.loads(after))
             with recipe.guarded(bounds):
                 built = recipe.build()
             include_named(built, [attention.name for attention in layers])
@@ -292,21 +291,74 @@ def changed_configuration(model: nn.Module, whole: list[tuple[int, int]], bounds
     return None
 
 
+def _changes(
+    whole: list[tuple[int, int]], layers: list[AttentionModule]
+) -> Iterator[Callable[[Any], None]]:
+    """Yield functions that tell a configuration of the remaining heads, to be tried in turn."""
+    heads = _renumbering((count, left.heads) for (count, _), left in zip(whole, layers))
+    groups = _renumbering((count, left.groups) for (_, count), left in zip(whole, layers))
+    sizes = {
+        attention.description.size for attention in layers if attention.description is not None
+    }
+    # most families take the size of a head from the number of heads, unless it is given
+    for size in (None, *sizes) if len(sizes) == 1 else (None,):
+        yield partial(_change, heads=heads, groups=groups, size=size, layers=layers)
+    yield partial(_change_layers, layers=layers)
+
+
+def _renumbering(pairs: Iterable[tuple[int, int]]) -> dict[int, int]:
+    """Numbers after, by numbers before; empty if one became several."""
+    numbers: dict[int, int] = {}
+    unequal = [before for before, after in pairs if numbers.setdefault(before, after) != after]
+    return {} if unequal else numbers
+
+
 def _change(
-    config: Any, heads: Mapping[int, int], groups: Mapping[int, int], size: int | None
+    config: Any,
+    heads: Mapping[int, int],
+    groups: Mapping[int, int],
+    size: int | None,
+    layers: list[AttentionModule],
 ) -> None:
     """Set the numbers of heads in a configuration, and the size of each if given."""
     for key, value in config.to_dict().items():
         part = getattr(config, key, None)
         if type(part) is not int and hasattr(part, "to_dict"):
-            _change(part, heads, groups, size)
-        elif type(value) is int and re.search("head|^n_head$", key):
-            if re.search("dim|size|width", key):
+            _change(part, heads, groups, size, layers)
+        elif re.search("head|^n_head$", key) and not re.search("dim|size|width", key):
+            is_shared = re.search("kv|key_value|group", key)
+            if type(value) is int:
+                numbers = groups if is_shared else heads
+                setattr(config, key, numbers.get(value, value))
+                if size is not None and numbers is heads:
+                    config.head_dim = size
+            elif isinstance(value, list) and len(value) == len(layers):
+                left = [attention.groups if is_shared else attention.heads for attention in layers]
+                setattr(config, key, left)
+
+
+def _change_layers(config: Any, layers: list[AttentionModule]) -> None:
+    """Set the heads of every layer apart, as ``per_layer_config`` of transformers.
+
+    Few of its classes read that so far; others raise, or build other shapes.
+    """
+    numbers = [re.search(r"(?:^|\.)(\d+)\.", attention.name) for attention in layers]
+    by_block = {int(number[1]): layer for number, layer in zip(numbers, layers) if number}
+    for part in (config, *(getattr(config, key, None) for key in config.sub_configs)):
+        if len(by_block) < len(layers) or getattr(part, "num_hidden_layers", 0) <= max(by_block):
+            continue
+        told = part.to_dict().get("per_layer_config") or {}
+        entries = {int(block): dict(values) for block, values in told.items()}
+        for key, count in _COUNTS_OF_LAYERS.items():
+            if part.attribute_map.get(key, key) not in vars(part):
                 continue
-            numbers = groups if re.search("kv|key_value|group", key) else heads
-            setattr(config, key, numbers.get(value, value))
-            if size is not None and numbers is heads:
-                config.head_dim = size
+            values = {block: count(layer) for block, layer in by_block.items()}
+            # that of most layers: only those that differ from it stay in the entries, and a number
+            # that all have may be read from the whole configuration
+            setattr(part, key, Counter(values.values()).most_common(1)[0][0])
+            for block, value in values.items():
+                entries.setdefault(block, {})[key] = value
+        part.per_layer_config = entries
 
 
 def _same_function(built: nn.Module, model: nn.Module) -> bool:

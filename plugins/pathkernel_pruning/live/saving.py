@@ -98,7 +98,7 @@ def save_model(
     their attributes and hooks, buffers, ties, and outputs on a small batch where one can be made.
     What was changed by hand, and the configuration does not tell, is named in ``changes``, and such
     a model loads into a whole one that has the same changes. If the configuration of its family can
-    say how many heads are left, equally many in every layer, it does, and
+    say how many heads are left, in all layers alike or, as few can, in each, it does, and
     ``AutoModel.from_pretrained(folder)`` of transformers loads the model. This is said after it was
     tried. Otherwise ``config.json`` is that of the whole model, which the library refuses, or there
     is none, and the weights are ``weights.safetensors``; :func:`pathkernel.load_model` loads the
@@ -111,7 +111,8 @@ def save_model(
     ----------
     model : torch.nn.Module
         A model that :func:`pathkernel.remove_heads` supports, on any device. Wrappers of
-        ``torch.compile``, ``DataParallel`` and DDP, also of its parts, are left out.
+        ``torch.compile``, ``DataParallel`` and DDP, also of its parts, are left out, and that of
+        accelerate's mixed precision.
     folder : path
     choice : HeadChoice, optional
         The choice of heads that were removed, to be told in ``pathkernel.json``: its heads and

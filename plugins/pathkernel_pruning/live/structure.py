@@ -38,6 +38,7 @@ _NEUTRAL = re.compile(
     r"|_is_hf_initialized|name_or_path|generation_config|kernel_config|_use_kernels|loss_type"
     r"|_\w+_plan|all_tied_weights_keys|_keep_in_fp32\w*|_no_split_modules|_skip_keys\w*"
     r"|_keys_to_ignore\w*|_weight_conversions|(pretrained|default)_cfg|_model_args"
+    r"|_is_accelerate_prepared"
 )
 # of transformers alone, whose tables tell how many words there are
 _NEUTRAL_OF_TRANSFORMERS = re.compile(
@@ -237,6 +238,10 @@ def _is_neutral(module: nn.Module, key: str) -> bool:
     """Whether no output of evaluation depends on an attribute of a module."""
     if key in OF_TORCH or key in _of_training(module) or _NEUTRAL.fullmatch(key):
         return True
+    value = vars(module)[key]
+    if isinstance(value, types.MethodType) and value.__self__ is module:
+        # a method of the class put on its object, as accelerate leaves it behind
+        return value.__func__ is getattr(type(module), key, None)
     return bool(_NEUTRAL_OF_TRANSFORMERS.fullmatch(key)) and any(
         kind.__module__.startswith("transformers.") for kind in type(module).__mro__
     )

@@ -87,6 +87,33 @@ def test_habits_of_training(tmp_path, name):
                 assert are_equal(outputs(loaded)[:1], expected[:1])
 
 
+@pytest.mark.filterwarnings("error:.*differs in:UserWarning")
+@pytest.mark.parametrize("name", ["llama", "own"])
+def test_mixed_precision_of_accelerate(tmp_path, name):
+    """The forward pass is wrapped for training, and stays so, but is not saved so."""
+    accelerate = pytest.importorskip("accelerate", reason="accelerate is not installed")
+    model, whole = built(name), built(name)
+    expected = outputs(model)
+    accelerator = accelerate.Accelerator(cpu=True, mixed_precision="bf16")
+    accelerator.prepare(model)
+    forward = model.forward
+    saved = save_model(model, tmp_path)
+    assert (saved.loaded_by == "from_pretrained", saved.changes) == (name == "llama", ())
+    assert are_equal(outputs(load_model(tmp_path, whole)), expected)
+    assert model.forward == forward
+    if name == "own":  # of decorated methods, this library takes off the decorators
+        accelerator.unwrap_model(model, keep_fp32_wrapper=False)
+        save_model(model, tmp_path)
+        assert are_equal(outputs(load_model(tmp_path, built(name))), expected)
+    model.forward = torch.tanh  # by hand, and then for training
+    accelerator.prepare_model(model)
+    save_model(model, tmp_path)
+    with pytest.raises(
+        CaptureError, match=r"has forward not set, where the saved model has .*tanh"
+    ):
+        load_model(tmp_path, built(name))
+
+
 def test_labels_of_sequences(tmp_path):
     """The library notes in the configuration which loss it chose."""
     transformers = pytest.importorskip("transformers", minversion="5")
