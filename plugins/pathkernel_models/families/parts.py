@@ -8,7 +8,8 @@ from typing import Any
 from torch import nn
 
 # attention to another sequence, and of learned queries that pool a sequence
-_CROSSED = re.compile("cross|encdec|encoder_attn|attn_?pool|attentionpool", re.IGNORECASE)
+_POOLED = re.compile("attn_?pool|attentionpool", re.IGNORECASE)
+_CROSSED = re.compile(f"cross|encdec|encoder_attn|{_POOLED.pattern}", re.IGNORECASE)
 COUNTS = ("num_heads", "num_attention_heads", "n_heads", "n_head")
 SIZES = ("v_head_dim", "head_dim", "attention_head_size", "head_size", "key_value_proj_dim")
 FUSED = ("c_attn", "query_key_value", "qkv_proj", "qkv", "Wqkv")
@@ -16,6 +17,8 @@ QUERIES = ("q_proj", "query", "query_proj", "q_lin", "linear_q", "q")
 KEYS = ("k_proj", "key", "key_proj", "k_lin", "linear_k", "k")
 VALUES = ("v_proj", "value", "value_proj", "v_lin", "linear_v", "v")
 GATES = ("gate_proj", "g_proj")
+POSITIONS = ("pos_key_proj", "pos_query_proj", "linear_pos")
+TABLE = "relative_position_bias_table"
 QUERY_NORMS = ("q_norm", "query_norm", "norm_q", "q_layernorm")
 KEY_NORMS = ("k_norm", "key_norm", "norm_k", "k_layernorm")
 VALUE_NORMS = ("v_norm", "value_norm", "norm_v")
@@ -29,6 +32,7 @@ def has_crossed_name(name: str, module: nn.Module, parent: nn.Module) -> bool:
     return (
         getattr(module, "is_cross_attention", False)
         or beside_self_attention  # as in nn.TransformerDecoderLayer
+        or bool(_POOLED.search(type(parent).__name__))  # as of SigLIP
         or bool(_CROSSED.search(f"{type(module).__name__}.{'.'.join(names)}"))
     )
 
