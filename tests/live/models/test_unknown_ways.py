@@ -16,7 +16,7 @@ from pathkernel_models.heads_off import heads_off
 from pathkernel_pruning.live.removal import remove_heads
 
 WIDTH, HEADS, SIZE, TOKENS = 12, 4, 3, 5
-KNOWN = ("gate", "value norm", "sink")
+KNOWN = ("gate", "value norm", "sink", "sink behind the softmax")
 UNKNOWN = {
     "mixed weights": "weights",
     "sharper weights": "weights",
@@ -53,7 +53,7 @@ class Attention(nn.Module):
             self.gate_proj = nn.Linear(WIDTH, HEADS)
         if "value norm" in steps:
             self.v_norm = Norm()
-        if {"sink", "a sink whose mass is given back"} & {*steps}:
+        if any("sink" in step for step in steps):
             self.sinks = nn.Parameter(torch.randn(HEADS))
         self.mixing = nn.Linear(HEADS, HEADS, bias=False)
 
@@ -73,7 +73,10 @@ class Attention(nn.Module):
         return self.o_proj(heads.flatten(2))
 
     def weights(self, scores):
-        if hasattr(self, "sinks"):
+        if "sink behind the softmax" in self.steps:
+            share = (scores.logsumexp(dim=-1) - self.sinks[:, None]).sigmoid()
+            weights = scores.softmax(dim=-1) * share[..., None]
+        elif hasattr(self, "sinks"):
             sinks = self.sinks[:, None, None].expand(*scores.shape[:-1], 1)
             weights = torch.cat([scores, sinks], dim=-1).softmax(dim=-1)[..., :-1]
         else:
