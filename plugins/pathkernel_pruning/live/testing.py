@@ -51,7 +51,8 @@ def check_heads(
 
     The hooks change the input of every output projection: the numbers of a head become zero, their
     mean over tokens, or a multiple. What a family refuses is no fault, but other numbers are. Give
-    a small model with random weights large enough that every head matters.
+    a small model of single or double precision, with random weights large enough that every head
+    matters.
 
     Parameters
     ----------

@@ -10,13 +10,11 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import logging
-import os
 import sys
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
 from small_models import SMALL_MODELS, SmallModel
 
 from pathkernel_capture.capture import capture
@@ -26,6 +24,8 @@ from pathkernel_pruning.live.testing import check_heads, reason
 
 PAGE = Path(__file__).parents[3] / "docs" / "families.md"
 TITLES = ("kind", "off", "picture", "smaller", "saved", "loaded by", "made with")
+STEPS = ("off", "mean", "gains", "zero")
+LOADED = ("from_pretrained", "load_model", "load_model with model=")
 MODULES = {
     "torch": "torch",
     "transformers": "transformers",
@@ -59,14 +59,21 @@ def row_of(name: str, small: SmallModel) -> list[str]:
         picture = "yes"
     except CaptureError as error:
         picture = reason(error)
-    off = next((f"{step}: {answers[step]}" for step in STEPS if answers[step] != "yes"), "yes")
+    off = next((answers[step] for step in STEPS if answers[step] != "yes"), "yes")
+    cells = [off, picture, *(answers[step] for step in ("smaller", "saved"))]
+    cells = [cell if cell == "yes" else f"no: {_as_clause(cell)}" for cell in cells]
     if whole := list_heads(model).attrs["without_heads"]:
-        answers["smaller"] += f", but for {', '.join(whole)} without heads"
-    cells = (off, picture, answers["smaller"], answers["saved"], answers["loaded"])
-    return [name, *(cell.partition(": ")[0] for cell in cells), versions(small)]
+        cells[2] += f", and {', '.join(whole)} left whole"
+    loaded = answers["loaded"]
+    if loaded not in LOADED:
+        loaded = f"no: {_as_clause(loaded)}" if cells[-1] == "yes" else "no: not saved"
+    return [name, *cells, loaded, versions(small)]
 
 
-STEPS = ("off", "mean", "gains", "zero")
+def _as_clause(cause: str) -> str:
+    """Return a cause without a list behind it, beginning with a small letter."""
+    cause = cause.partition(": ")[0]
+    return cause[0].lower() + cause[1:] if cause.split()[0].istitle() else cause
 
 
 def versions(small: SmallModel) -> str:

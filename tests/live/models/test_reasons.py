@@ -247,6 +247,18 @@ class AttentionPoolLatent(nn.Module):
         return self.proj(heads.transpose(1, 2).flatten(2))
 
 
+class MultiheadAttentionPoolingHead(nn.Module):
+    """In the manner of SigLIP: attention of PyTorch, whose query is learned."""
+
+    def __init__(self):
+        super().__init__()
+        self.probe = nn.Parameter(torch.randn(1, 1, 8))
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x):
+        return self.attention(self.probe.expand(len(x), -1, -1), x, x)[0]
+
+
 class Shared(Attention):
     """Keys and values of one head."""
 
@@ -293,9 +305,10 @@ def test_projections_that_do_not_run():
 
 def test_heads_that_pool_a_sequence():
     """Are left alone, as all attention from other tokens than its own."""
-    model = nn.Sequential(Model(), AttentionPoolLatent())
-    assert len(list_heads(model)) == 2
-    assert refusals(model) == {}
+    for pooling in (AttentionPoolLatent, MultiheadAttentionPoolingHead):
+        model = nn.Sequential(Model(), pooling())
+        assert len(list_heads(model)) == 2
+        assert refusals(model) == {}
 
 
 def test_windows():
