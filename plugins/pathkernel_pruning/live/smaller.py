@@ -80,7 +80,7 @@ def removals_of(attention: AttentionModule) -> Removals:
 
 def check_divisible(attention: AttentionModule) -> None:
     """Raise a CaptureError if heads cannot be taken out of the weights of a layer."""
-    if cause := _fixed_by(attention):
+    if cause := fixed_by(attention):
         raise CaptureError(
             f"{attention.where} keeps its shape, since {cause}; leave smaller out, and the weights "
             "of the heads are set to zero"
@@ -91,7 +91,7 @@ def check_divisible(attention: AttentionModule) -> None:
         check_stored(projection, weight, attention.where)
 
 
-def _fixed_by(attention: AttentionModule) -> str:
+def fixed_by(attention: AttentionModule) -> str:
     """Return why heads cannot be taken out of the weights of a layer, or nothing if they can."""
     module = attention.module
     if isinstance(module, nn.MultiheadAttention):
@@ -186,7 +186,8 @@ def _parameters_beside(model: nn.Module, attention: AttentionModule) -> list[str
     for name, parameter in model.named_parameters():
         sizes = set(parameter.shape)
         # a bias of a fused projection, apart from its module, has entries of all three
-        is_inside = name.startswith(f"{attention.name}.") and sizes & {heads, width, 3 * width}
+        of_heads = {heads, attention.groups, width, 3 * width}
+        is_inside = name.startswith(f"{attention.name}.") and sizes & of_heads
         # of this block, or of all
         is_table = _TABLE.search(name) and heads in sizes
         is_table = is_table and (name.startswith(f"{block}.") or not re.search("[0-9]", name))

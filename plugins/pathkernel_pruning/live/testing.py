@@ -45,7 +45,7 @@ _NAME = re.compile(r"\b(layer \d+) \([^()]*\)")
 
 
 def check_heads(
-    model: nn.Module, batch: Any, projection: str, heads: int | Sequence[int]
+    model: nn.Module, batch: Any, projection: str | tuple[str, ...], heads: int | Sequence[int]
 ) -> dict[str, str]:
     """Compare heads switched off, removed and saved with hooks that do not know the family.
 
@@ -61,9 +61,9 @@ def check_heads(
     batch : tensor, mapping or tuple
         As for :func:`pathkernel.capture`. Tokens that an ``attention_mask`` of the sequence hides,
         or a ``…padding_mask``, do not count in means.
-    projection : str
+    projection : str or tuple of str
         End of the names of the output projections, such as ``"self_attn.o_proj"``, one for every
-        row of :func:`pathkernel.list_heads`.
+        row of :func:`pathkernel.list_heads`; or several.
     heads : int or sequence of int
         Number of heads, or that of every layer.
 
@@ -129,11 +129,17 @@ class _Comparison:
     """A model, and its outputs with hooks on its output projections."""
 
     def __init__(
-        self, model: nn.Module, inputs: Any, projection: str, heads: int | Sequence[int]
+        self,
+        model: nn.Module,
+        inputs: Any,
+        projection: str | tuple[str, ...],
+        heads: int | Sequence[int],
     ) -> None:
         self.model, self.inputs = model, inputs
         self.table, modules = list_heads(model), dict(model.named_modules())
-        names = [name for name in modules if f".{name}".endswith(f".{projection}")]
+        several = (projection,) if isinstance(projection, str) else projection
+        ends = tuple(f".{name}" for name in several)
+        names = [name for name in modules if f".{name}".endswith(ends)]
         self.projections = [modules[name] for name in names]
         assert len(names) == len(self.table), (
             f"{len(names)} modules end with {projection!r}, but list_heads shows "

@@ -29,8 +29,8 @@ class SmallModel:
         Class, or whatever else the builder makes it by.
     options : dict
         Of its configuration.
-    projection : str
-        End of the names of its output projections.
+    projection : str or tuple of str
+        Ends of the names of its output projections.
     heads : int or sequence of int
         Of every layer.
     build : callable
@@ -42,7 +42,7 @@ class SmallModel:
     library: str
     kind: str
     options: dict[str, Any]
-    projection: str
+    projection: str | tuple[str, ...]
     heads: int | Sequence[int]
     build: Callable[[SmallModel], tuple[nn.Module, Any]]
     layers: tuple[int, ...] | None = None
@@ -155,6 +155,8 @@ _LATENT = {"num_key_value_heads": HEADS, "q_lora_rank": 16, "kv_lora_rank": 16}
 _LATENT |= {"qk_rope_head_dim": 4, "qk_nope_head_dim": 8, "v_head_dim": 8, "head_dim": 4}
 _LATENT |= {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1}
 _LATENT |= {"moe_intermediate_size": 16, "first_k_dense_replace": 2}
+_LAST = {"n_routed_experts": 2, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1}
+_STATE_SPACE = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 8, "mamba_chunk_size": 4}
 _SMALL_GPT = {"vocab_size": 50, "n_embd": 32, "n_layer": 2, "n_head": HEADS, "n_positions": 64}
 _BART = {"vocab_size": 50, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2}
 _BART |= {"encoder_attention_heads": HEADS, "decoder_attention_heads": HEADS}
@@ -179,8 +181,8 @@ def _language(kind: str, options: dict[str, Any], projection: str = "self_attn.o
     return SmallModel("transformers", kind, options, projection, HEADS, _text, **others)
 
 
-def _decoder(kind: str, **options: Any) -> SmallModel:
-    return _language(kind, _DECODER | options)
+def _decoder(kind: str, projection: Any = "self_attn.o_proj", **options: Any) -> SmallModel:
+    return _language(kind, _DECODER | options, projection)
 
 
 def _encoder(kind: str, options: dict[str, Any], projection: str) -> SmallModel:
@@ -234,6 +236,86 @@ SMALL_MODELS: dict[str, SmallModel] = {
     "AFMoE": _decoder("AfmoeForCausalLM", **_EXPERTS, **_SLIDING),
     "Laguna": _decoder("LagunaForCausalLM", **_EXPERTS, **_SLIDING),
     "GLM-4": _decoder("Glm4ForCausalLM"),
+    "GLM-4.5": _decoder("Glm4MoeForCausalLM", **_EXPERTS, **_LAST),
+    "Llama 4": _decoder(
+        "Llama4ForCausalLM",
+        **_EXPERTS,
+        intermediate_size_mlp=40,
+        no_rope_layers=[1, 1],
+        attention_chunk_size=8,
+    ),
+    "Ministral": _decoder("MinistralForCausalLM", **_SLIDING),
+    "Nemotron": _decoder("NemotronForCausalLM"),
+    "ERNIE 4.5": _decoder("Ernie4_5ForCausalLM"),
+    "Hunyuan": _decoder("HunYuanDenseV1ForCausalLM"),
+    "EXAONE 4": _decoder("Exaone4ForCausalLM", **_SLIDING),
+    "Seed-OSS": _decoder("SeedOssForCausalLM"),
+    "Apertus": _decoder("ApertusForCausalLM"),
+    "OLMoE": _decoder("OlmoeForCausalLM", **_EXPERTS),
+    "Gemma 3n": _decoder(
+        "Gemma3nForCausalLM",
+        **_SLIDING,
+        vocab_size_per_layer_input=50,
+        hidden_size_per_layer_input=8,
+        num_kv_shared_layers=0,
+        laurel_rank=4,
+        activation_sparsity_pattern=[0.0, 0.0],
+    ),
+    "DeepSeek-V3.2": _decoder(
+        "DeepseekV32ForCausalLM", **_LATENT, index_n_heads=2, index_head_dim=8, index_topk=8
+    ),
+    "MiniCPM 3": _decoder("MiniCPM3ForCausalLM", **_LATENT),
+    "LongCat-Flash": _decoder(
+        "LongcatFlashForCausalLM",
+        ("self_attn.0.o_proj", "self_attn.1.o_proj"),
+        **_LATENT,
+        num_layers=1,
+        ffn_hidden_size=40,
+        expert_ffn_hidden_size=16,
+        moe_topk=1,
+        zero_expert_num=1,
+    ),
+    "BitNet": _decoder("BitNetForCausalLM"),
+    "Doge": _decoder("DogeForCausalLM"),
+    "DiffLlama": _decoder("DiffLlamaForCausalLM"),
+    "StarCoder 2": _decoder("Starcoder2ForCausalLM"),
+    "LFM2, a layer of convolutions": _decoder(
+        "Lfm2ForCausalLM", "self_attn.out_proj", layer_types=["conv", "full_attention"]
+    ),
+    "Falcon-H1": _decoder(
+        "FalconH1ForCausalLM", **_STATE_SPACE | {"mamba_n_heads": 4, "mamba_d_ssm": 32}
+    ),
+    "Jamba, a layer of Mamba": _decoder(
+        "JambaForCausalLM",
+        **_EXPERTS,
+        attn_layer_period=2,
+        attn_layer_offset=1,
+        use_mamba_kernels=False,
+        mamba_d_state=4,
+        mamba_d_conv=2,
+    ),
+    "Bamba, a layer of Mamba": _decoder("BambaForCausalLM", attn_layer_indices=[1], **_STATE_SPACE),
+    "Granite 4, a layer of Mamba": _decoder(
+        "GraniteMoeHybridForCausalLM",
+        **_EXPERTS,
+        **_STATE_SPACE,
+        layer_types=["mamba", "attention"],
+        shared_intermediate_size=16,
+    ),
+    "MiniMax, a layer linear": _decoder(
+        "MiniMaxForCausalLM",
+        ("self_attn.o_proj", "self_attn.out_proj"),
+        **_EXPERTS,
+        layer_types=["linear_attention", "full_attention"],
+    ),
+    "OLMo Hybrid, a layer linear": _decoder("OlmoHybridForCausalLM", **_MIXED),
+    "RecurrentGemma, a layer recurrent": _decoder(
+        "RecurrentGemmaForCausalLM",
+        "temporal_block.o_proj",
+        block_types=["recurrent", "attention"],
+        lru_width=32,
+        attention_window_size=8,
+    ),
     "Falcon": _language(
         "FalconForCausalLM",
         _MANY | _SPECIAL | {"new_decoder_architecture": False, "multi_query": False},
@@ -256,6 +338,7 @@ SMALL_MODELS: dict[str, SmallModel] = {
         "self_attn.out_proj",
     ),
     "GPT-2": _language("GPT2LMHeadModel", _SMALL_GPT | _SPECIAL, "attn.c_proj"),
+    "GPT-BigCode": _language("GPTBigCodeForCausalLM", _SMALL_GPT | _SPECIAL, "attn.c_proj"),
     "GPT-J": _language(
         "GPTJForCausalLM", _SMALL_GPT | _SPECIAL | {"rotary_dim": 4}, "attn.out_proj"
     ),

@@ -59,9 +59,11 @@ def row_of(name: str, small: SmallModel) -> list[str]:
         picture = "yes"
     except CaptureError as error:
         picture = reason(error)
-    off = next((answers[step] for step in STEPS if answers[step] != "yes"), "yes")
-    cells = [off, picture, *(answers[step] for step in ("smaller", "saved"))]
+    cells = [answers["off"], picture, answers["smaller"], answers["saved"]]
     cells = [cell if cell == "yes" else f"no: {_as_clause(cell)}" for cell in cells]
+    lacking = next((step for step in STEPS if answers[step] != "yes"), None)
+    if cells[0] == "yes" and lacking is not None:
+        cells[0] += f", but no {lacking}: {_as_clause(answers[lacking])}"
     if whole := list_heads(model).attrs["without_heads"]:
         cells[2] += f", and {', '.join(whole)} left whole"
     loaded = answers["loaded"]

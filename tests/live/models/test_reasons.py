@@ -273,6 +273,35 @@ class Shared(Attention):
         return self.o_proj(heads.transpose(1, 2).flatten(2))
 
 
+class Weighted(Attention):
+    """In the manner of Doge: each head of keys, of four queries in two groups, has a factor."""
+
+    def __init__(self):
+        super().__init__()
+        self.num_heads, self.num_key_value_heads = 4, 2
+        self.k_proj, self.v_proj = nn.Linear(8, 4), nn.Linear(8, 4)
+        self.factors = nn.Parameter(torch.randn(2))
+
+    def forward(self, x):
+        q, k, v = (
+            part(x).unflatten(-1, (-1, 2)).transpose(1, 2)
+            for part in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        k, v = (
+            part.repeat_interleave(q.shape[1] // v.shape[1], dim=1)
+            for part in (k * self.factors[:, None, None], v)
+        )
+        return self.o_proj(((q @ k.mT).softmax(dim=-1) @ v).transpose(1, 2).flatten(2))
+
+
+def test_parameters_of_groups_beside_the_projections():
+    """Are why whole groups stay in the weights, and not that heads share keys."""
+    model = Model()
+    model.layers = nn.ModuleList(Weighted() for _ in range(2))
+    with pytest.raises(CaptureError, match=r"which are not taken out: layers\.0\.factors\. Leave"):
+        remove_heads(model, [(1, 1), (1, 2)], smaller=True, batch=INPUTS)
+
+
 def test_parameters_beside_the_projections():
     """Are why heads stay in the weights, as shared keys and values are of others."""
     model = Model()
