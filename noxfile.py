@@ -170,13 +170,34 @@ def tests_torch(session):
 def tests_models(session):
     """Run the tests of live models with every library that they name; as tests_torch."""
     _install_torch(session)
-    libraries = ("transformers>=5", "timm", "peft", "accelerate", "transformer-lens>=4")
-    session.install(".", *_group("test"), *LIBRARIES, TORCH, *libraries)
+    _install_models(session, *_group("test"), *LIBRARIES, "peft", "accelerate")
+    _test(session, "-m", "torch and not slow", "tests/live")
+
+
+def _install_models(session, *further):
+    """Install the libraries of models, and timm where torchvision runs."""
+    libraries = ("transformers>=5", "timm", "transformer-lens>=4")
+    session.install(".", TORCH, *libraries, *further)
     if "Error:" in _ask(session, "python", "-c", "import torchvision"):
         # as of a build for GPUs beside PyTorch for CPUs: transformers cannot be imported then
-        session.warn("torchvision does not run here, so that the tests of timm are left out")
+        session.warn("torchvision does not run here, so that timm is left out")
         session.run(*_pip(session), "uninstall", "-y", "timm", "torchvision", external=True)
-    _test(session, "-m", "torch and not slow", "tests/live")
+
+
+@nox.session(python=PYTHONS[::-1], default=False)
+def families(session):
+    """Try all families of models of the newest libraries, and write docs/families.md; minutes.
+
+    ``nox -s families -- GPT-2 BERT`` tries two of them. Rows of libraries that do not run stay.
+    """
+    _install_torch(session)
+    libraries = ("transformers>=5", "timm", "transformer-lens>=4", TORCH)
+    answer = _ask(session, *_pip(session), "install", "--dry-run", *libraries)
+    if "transformers" not in answer.partition("Would install")[2]:
+        session.skip("transformers, timm and TransformerLens are not at hand")
+    _install_models(session)
+    offline = ENVIRONMENT | {"HF_HUB_OFFLINE": "1"}  # all models are built here
+    session.run("python", "tests/live/families/write_table.py", *session.posargs, env=offline)
 
 
 @nox.session(python=PYTHONS[::-1], default=False)

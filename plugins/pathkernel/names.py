@@ -107,6 +107,7 @@ PUBLIC: dict[str, dict[str, dict[str, tuple[str, ...]]]] = {
             "pathkernel_datasets.testing": ("check_analysis", "check_result"),
             "pathkernel_core.contracts.sampler": ("Sampler", "Model"),
             "pathkernel_sampling.testing": ("check_sampler",),
+            "pathkernel_pruning.live.testing": ("check_heads",),
         },
         "Hooks and loading of plugins": {
             "pathkernel_core.contracts.hooks": (

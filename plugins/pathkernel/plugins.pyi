@@ -22,4 +22,5 @@ from pathkernel_core.contracts.testing import check_task as check_task
 from pathkernel_core.system.progress import Progress as Progress
 from pathkernel_datasets.testing import check_analysis as check_analysis
 from pathkernel_datasets.testing import check_result as check_result
+from pathkernel_pruning.live.testing import check_heads as check_heads
 from pathkernel_sampling.testing import check_sampler as check_sampler

@@ -48,14 +48,11 @@ _FURTHER_STEP = frozenset(
     )
 )
 # The outputs of the heads lie one after the other, but are not a softmax times the values, or the
-# values lie elsewhere in their weights: windows, sinks behind the softmax, mixed heads,
-# convolutions, wider values.
+# values lie elsewhere in their weights: windows, mixed heads, convolutions, wider values.
 _OTHER_ATTENTION = frozenset(
     (
         "modeling_dory.DoryAttention",
         "modeling_fsmt.Attention",
-        "modeling_granite_swa.GraniteSWAAttention",
-        "modeling_granitemoe_swa.GraniteMoeSWAAttention",
         "modeling_hiera.HieraMaskUnitAttention",
         "modeling_inkling.InklingAttention",
         "modeling_longformer.LongformerSelfAttention",

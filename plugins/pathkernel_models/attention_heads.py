@@ -36,8 +36,8 @@ class AttentionHeads:
     by_head : bool
         Whether a single projection has rows (H, 3, G), or of two the second (H, keys, G), with
         keys and values of any sizes for every head.
-    score_bias : Embedding, optional
-        Bias of the attention scores, with a column for each head.
+    score_bias : Embedding or Parameter, optional
+        Bias of the attention scores, or a table of it, with a column for each head.
     batch_first : bool
         Whether inputs are (batch, token, N_0), not (token, batch, N_0).
     gate : callable, optional
@@ -65,7 +65,7 @@ class AttentionHeads:
     output: nn.Module
     projections: tuple[nn.Module, ...] = ()
     by_head: bool = False
-    score_bias: nn.Module | None = None
+    score_bias: nn.Module | nn.Parameter | None = None
     batch_first: bool = True
     gate: Callable[[Tensor], Tensor] | None = None
     value_norm: nn.Module | None = None
@@ -86,7 +86,8 @@ class AttentionHeads:
                 "a single one into a list"
             )
         object.__setattr__(self, "projections", tuple(self.projections))
-        biases = () if self.score_bias is None else (self.score_bias,)
+        tables = (nn.Parameter, type(None))  # others are modules
+        biases = () if isinstance(self.score_bias, tables) else (self.score_bias,)
         for part in (self.output, *self.projections, *biases):
             if not isinstance(part, nn.Module):
                 raise TypeError(
@@ -143,6 +144,11 @@ class AttentionHeads:
         if not isinstance(self.value_scale, Real) or isinstance(self.value_scale, bool):
             raise TypeError(f"value_scale must be a number, not {described(self.value_scale)}")
         object.__setattr__(self, "parameters", tuple(self.parameters))
+        if isinstance(self.score_bias, nn.Parameter) and self.score_bias.shape[1:] != (self.count,):
+            raise CaptureError(
+                f"score_bias must have {self.count} columns, one for every head, but has shape "
+                f"{tuple(self.score_bias.shape)}"
+            )
         for parameter in self.parameters:
             if not isinstance(parameter, Tensor) or parameter.shape[:1] != (self.count,):
                 shape = tuple(parameter.shape) if isinstance(parameter, Tensor) else ""
@@ -246,8 +252,15 @@ class AttentionHeads:
                 blocks.repeat_interleave(rows // len(blocks), 0),
             )
         yield self.output, self.output_axis, single.repeat_interleave(self.size, dim=0)
-        if self.score_bias is not None:
+        if isinstance(self.score_bias, nn.Module):
             yield self.score_bias, 1, single
+
+    def parameters_by_head(self) -> Iterator[tuple[nn.Parameter, int]]:
+        """Yield parameters beside the linear maps, and the axis of the heads in each."""
+        for parameter in self.parameters:
+            yield parameter, 0
+        if isinstance(self.score_bias, nn.Parameter):
+            yield self.score_bias, 1
 
     def joint_norms(self) -> Iterator[tuple[nn.Module, Tensor]]:
         """Yield the norms of queries or keys of all heads, and the users of every entry.

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import pandas as pd
 from torch import nn
 
+from pathkernel_models.attention_module import AttentionModule
 from pathkernel_models.families.recognition import attention_modules
 
 
@@ -29,7 +31,9 @@ def list_heads(model: nn.Module) -> pd.DataFrame:
         keys and values, such as ``1 to 4, …`` if every four do, else empty; ``head_size``, numbers
         that a head passes on; ``width``, those that the output projection returns; ``attention``,
         ``"cross"`` where the module's names tell that it attends to another sequence, else
-        ``"self"``; and ``module``, its name in the model.
+        ``"self"``; and ``module``, its name in the model. ``attrs["without_heads"]`` names the
+        blocks between these that have no known attention, such as those of linear attention or
+        state-space models, which are left whole.
 
     Raises
     ------
@@ -48,8 +52,8 @@ def list_heads(model: nn.Module) -> pd.DataFrame:
     1          2       2                  4      self  layers.0.self_attn
     2          2       2                  4      self  layers.1.self_attn
     """
-    rows = []
-    for attention in attention_modules(model):
+    rows, layers = [], attention_modules(model)
+    for attention in layers:
         shape = attention.output.shape
         width = shape[0] if attention.output_axis else shape[-1]
         rows.append(
@@ -64,9 +68,32 @@ def list_heads(model: nn.Module) -> pd.DataFrame:
                 "module": attention.name,
             }
         )
-    return pd.DataFrame(rows).set_index("layer")
+    table = pd.DataFrame(rows).set_index("layer")
+    table.attrs["without_heads"] = _blocks_without(model, layers)
+    return table
 
 
 def _sharing(size: int, groups: int) -> str:
     """Return the first heads that share keys and values, as a text; empty if none do."""
     return f"1 to {size}{', …' * (groups > 1)}" if size > 1 else ""
+
+
+def _blocks_without(model: nn.Module, layers: Sequence[AttentionModule]) -> tuple[str, ...]:
+    """Return the names of blocks without these layers, in the outermost lists of the others."""
+    blocks = dict.fromkeys(filter(None, (_outermost_block(layer.name) for layer in layers)))
+    lists = dict.fromkeys(block.rpartition(".")[0] for block in blocks)
+    beside = {
+        f"{name}.{number}".lstrip("."): block
+        for name in lists
+        for number, block in model.get_submodule(name).named_children()
+    }
+    return tuple(
+        name for name, block in beside.items() if name not in blocks and [*block.parameters()]
+    )
+
+
+def _outermost_block(name: str) -> str:
+    """Return the name of the outermost numbered block around a layer, or nothing."""
+    names = name.split(".")
+    depth = next((index for index, part in enumerate(names, start=1) if part.isdigit()), 0)
+    return ".".join(names[:depth])

@@ -54,6 +54,8 @@ class Observation:
 Report = Callable[[Observation], None]
 
 _DROPOUT = (torch.dropout, F.dropout)
+_LOG_SUMS = (torch.logsumexp, Tensor.logsumexp)
+_SIGMOIDS = (torch.sigmoid, Tensor.sigmoid, F.sigmoid)
 _OTHER_STATES = ("encoder_hidden_states", "key_value_states")
 
 
@@ -109,7 +111,8 @@ class Recording(TorchFunctionMode):
     random : bool
         Whether a fused kernel dropped weights at random.
     has_sinks : bool
-        Whether entries behind those of the keys were cut off the weights.
+        Whether entries behind those of the keys were cut off the weights, or would be: Granite's
+        sinks leave the softmax a share, the sigmoid of its log-sum less the sink.
     """
 
     def __init__(self, rows: int | None = None) -> None:
@@ -123,6 +126,8 @@ class Recording(TorchFunctionMode):
         self.value_states: Tensor | None = None
         self.random = False
         self.has_sinks = False
+        self._log_sums: Tensor | None = None  # of scores, (batch, H, query)
+        self._share: Tensor | None = None  # of the softmax that sinks leave to the keys
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None
@@ -136,6 +141,10 @@ class Recording(TorchFunctionMode):
             self._note(output, function, args, kwargs)
         elif function in _DROPOUT and self.weights and args and args[0] is self.weights[-1]:
             self.weights[-1] = output  # what multiplies the values, and is compared with them
+        elif function in _LOG_SUMS:
+            self._log_sums = output
+        elif function in _SIGMOIDS and self._is_share(output):
+            self._share, self.has_sinks = output, True
         elif function is Tensor.__getitem__ and self.weights and args[0] is self.weights[-1]:
             self._cut_sinks(output)
         elif function is F.scaled_dot_product_attention:
@@ -160,6 +169,12 @@ class Recording(TorchFunctionMode):
     def _note(self, weights: Tensor, function: Any, args: tuple, kwargs: dict) -> None:
         self.weights.append(weights)
         self.hidden.append(hidden_keys(function, args, kwargs))
+
+    def _is_share(self, share: Tensor) -> bool:
+        """Whether the first sigmoid behind log-sums is of their shape, as that of a sink is."""
+        return self._share is None and (
+            self._log_sums is not None and share.shape == self._log_sums.shape
+        )
 
     def _cut_sinks(self, weights: Tensor) -> None:
         """Take the first entries of the last weights for those of the keys."""
@@ -202,7 +217,11 @@ class Recording(TorchFunctionMode):
         if number is None:
             return None
         weights = _by_head(self.weights[number], batch, heads)
-        return self.weights[number] if weights is None else weights
+        if weights is None:
+            return self.weights[number]
+        if self._share is not None and self._share.shape == weights.shape[:-1]:
+            return weights * self._share[..., None].to(weights)
+        return weights
 
     def precision(self, states: Tensor) -> torch.dtype:
         """Return the lowest precision of states, weights, values and outputs of the heads."""

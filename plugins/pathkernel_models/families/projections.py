@@ -16,8 +16,10 @@ from pathkernel_models.families.parts import (
     KEYS,
     KEYS_VALUES,
     OUTPUTS,
+    POSITIONS,
     QUERIES,
     SIZES,
+    TABLE,
     VALUES,
     number_of,
     projection_of,
@@ -49,12 +51,11 @@ def describe_projections(module: nn.Module, parent: nn.Module) -> AttentionHeads
         projections = [fused] if crossed is None else [crossed, fused]
     elif joined := projection_of(module, KEYS_VALUES):
         projections = [queries, joined]
-    elif gates := projection_of(module, GATES):
-        projections.append(gates)
+    else:
+        further = [projection_of(module, names) for names in (GATES, *zip(POSITIONS))]
+        projections += [part for part in further if part is not None]
     # GPTBigCode names its flag, and has rows by head without it
     by_head = hasattr(module, "query_key_value") or getattr(module, "multi_query", None) is False
-    bias = getattr(module, "relative_attention_bias", None)  # T5's
-    bias = bias if isinstance(bias, nn.Embedding) else None
     batch_first = type(module).__module__.rpartition(".")[2] not in _TOKENS_FIRST
     steps: dict[str, Any] = {}
     if count and queries is not None:
@@ -62,6 +63,7 @@ def describe_projections(module: nn.Module, parent: nn.Module) -> AttentionHeads
     try:
         if None not in projections and not type(module).__name__.startswith("CodeGen"):
             parts = tuple(part for part in projections if part is not None)
+            bias = _score_bias(module, count or 0)
             return AttentionHeads(count or 0, output, parts, by_head, bias, batch_first, **steps)
     except CaptureError:
         pass  # rows in another order
@@ -69,3 +71,12 @@ def describe_projections(module: nn.Module, parent: nn.Module) -> AttentionHeads
         return AttentionHeads(count or 0, output, batch_first=batch_first)
     except CaptureError:
         return None
+
+
+def _score_bias(module: nn.Module, count: int) -> nn.Module | nn.Parameter | None:
+    """Return the bias of relative positions, as of T5, or its table in a part, as of Swin."""
+    bias = getattr(module, "relative_attention_bias", None)
+    if isinstance(bias, nn.Embedding):
+        return bias
+    tables = (table for name, table in module.named_parameters() if name.endswith(TABLE))
+    return next((table for table in tables if table.shape[1:] == (count,)), None)

@@ -31,7 +31,7 @@ from pathkernel_pruning.heads.gain_choice import (
 from pathkernel_pruning.heads.head_groups import HeadGroups
 from pathkernel_pruning.heads.loss_form import LossName
 from pathkernel_pruning.live.gains import LiveNetwork
-from pathkernel_pruning.live.smaller import can_be_divided
+from pathkernel_pruning.live.smaller import fixed_by
 
 
 class Rise(NamedTuple):
@@ -217,7 +217,7 @@ def choose_heads(
 def _groups(layers: Sequence[AttentionModule], groups: bool | None) -> HeadGroups:
     """Which heads go together; by default those that share keys, where weights can be cut."""
     shared = tuple(
-        layer.groups if groups or (groups is None and can_be_divided(layer)) else layer.heads
+        layer.groups if groups or (groups is None and not fixed_by(layer)) else layer.heads
         for layer in layers
     )
     return HeadGroups(tuple(layer.heads for layer in layers), shared)

@@ -36,6 +36,7 @@ _RANDOM = re.compile(
     r"(trunc_|log_)?normal_|uniform_|orthogonal_|sparse_|(kaiming|xavier)_(normal|uniform)_"
     r"|bernoulli_|cauchy_|exponential_|geometric_|random_"
 )
+_TAG = "__float__"  # of transformers, as JSON has no infinite numbers
 _TEMPORARY = "pathkernel_temporary"  # attribute of a tensor
 _COUNTS_OF_LAYERS: dict[str, Callable[[AttentionModule], int]] = {
     "num_attention_heads": lambda attention: attention.heads,
@@ -187,8 +188,17 @@ def _class_of_transformers(name: str) -> Any:
 
 def _of_transformers(name: str, options: dict[str, Any]) -> nn.Module:
     kind = _class_of_transformers(name)
-    model: nn.Module = kind(kind.config_class.from_dict(without_foreign(options)))
+    model: nn.Module = kind(kind.config_class.from_dict(with_infinities(without_foreign(options))))
     return model
+
+
+def with_infinities(value: Any) -> Any:
+    """Return what a ``config.json`` holds, with infinite numbers where transformers writes tags."""
+    if isinstance(value, dict):
+        if value.keys() == {_TAG} and value[_TAG] in ("Infinity", "-Infinity", "NaN"):
+            return float(value[_TAG])
+        return {key: with_infinities(entry) for key, entry in value.items()}
+    return [*map(with_infinities, value)] if isinstance(value, list) else value
 
 
 def _of_timm(name: str, options: dict[str, Any]) -> nn.Module:
@@ -272,9 +282,9 @@ def changed_configuration(model: nn.Module, whole: list[tuple[int, int]], bounds
     bounds : Bounds
         By the weights of the smaller model.
     """
-    text = configuration(model)
-    for change in _changes(whole, attention_modules(model)):
-        config: Any = type(model.config).from_dict(json.loads(text))
+    text, layers = configuration(model), attention_modules(model)
+    for change in _changes(whole, layers):
+        config: Any = type(model.config).from_dict(with_infinities(json.loads(text)))
         try:
             before = config.to_json_string()
             change(config)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -39,6 +40,7 @@ KINDS = ("count", "width", "configuration")
 """Numbers that forward passes reshape by: of heads in the module, or their joint width, too, or
 those that the module reads in its configuration."""
 
+_BIASES = ("alibi", "position_bias")  # arguments of attention, made for all heads
 _TABLE = re.compile("rel(ative)?_pos|position_bias")  # of relative positions, wherever it lies
 _RECORD = "pathkernel_removals"  # attribute of an attention module
 
@@ -79,27 +81,36 @@ def removals_of(attention: AttentionModule) -> Removals:
     return getattr(attention.module, _RECORD, Removals(attention.heads))
 
 
-def can_be_divided(attention: AttentionModule) -> bool:
-    """Whether heads can be taken out of a layer, if its weights are stored."""
-    module, description = attention.module, attention.description
-    if isinstance(module, nn.MultiheadAttention):
-        extra = module.bias_k is not None or module.add_zero_attn
-        stored = isinstance(module._parameters.get("in_proj_weight"), nn.Parameter)
-        return bool(attention.name) and module._qkv_same_embed_dim and not extra and stored
-    return description is not None and bool(description.projections)
-
-
 def check_divisible(attention: AttentionModule) -> None:
     """Raise a CaptureError if heads cannot be taken out of the weights of a layer."""
-    description = attention.description
-    if not can_be_divided(attention):
+    if cause := fixed_by(attention):
         raise CaptureError(
-            f"{attention.where} keeps its shape; leave smaller out, and the weights of the heads "
-            "are set to zero"
+            f"{attention.where} keeps its shape, since {cause}; leave smaller out, and the weights "
+            "of the heads are set to zero"
         )
+    description = attention.description
     for projection in description.projections if description is not None else ():
         weight = projection.weight.movedim(input_axis(projection), -1)
         check_stored(projection, weight, attention.where)
+
+
+def fixed_by(attention: AttentionModule) -> str:
+    """Return why heads cannot be taken out of the weights of a layer, or nothing if they can."""
+    module = attention.module
+    if isinstance(module, nn.MultiheadAttention):
+        if not attention.name:
+            return "the model itself is the attention"
+        if module.bias_k is not None or module.add_zero_attn:
+            return "it attends to a key of its own (bias_k, add_zero_attn)"
+        if not module._qkv_same_embed_dim:
+            return "its keys or values have another width than its queries"
+        stored = isinstance(module._parameters.get("in_proj_weight"), nn.Parameter)
+        return "" if stored else "its weights are computed"
+    if attention.description is None:
+        return "other parts of the bridge read the shapes of its weights"
+    if not attention.description.projections:
+        return "the order of the rows in its projections is not known"
+    return ""
 
 
 def take_out(
@@ -153,6 +164,12 @@ def _likely_cause(model: nn.Module, layers: Sequence[AttentionModule]) -> str:
                 f"not taken out: {', '.join(names[:4])}. "
             )
     for attention in layers:
+        arguments = inspect.signature(attention.module.forward).parameters
+        if biases := [name for name in _BIASES if name in arguments]:
+            return (
+                f"The bias of the scores of {attention.where}, its argument {biases[0]}, comes "
+                "from outside, for as many heads as before. "
+            )
         if attention.groups < attention.heads:
             groups = list_groups(attention.heads, attention.groups)
             return (
@@ -170,13 +187,14 @@ def _parameters_beside(model: nn.Module, attention: AttentionModule) -> list[str
     parts = (*description.projections, *(part for part, _, _ in description.slices()))
     known = {parameter for part in parts for parameter in part.parameters()}
     known |= {parameter for norm, _ in description.joint_norms() for parameter in norm.parameters()}
-    known |= {*description.parameters}
+    known |= {parameter for parameter, _ in description.parameters_by_head()}
     heads, width = attention.heads, attention.heads * description.size
     block, names = block_name(attention), []
     for name, parameter in model.named_parameters():
         sizes = set(parameter.shape)
         # a bias of a fused projection, apart from its module, has entries of all three
-        is_inside = name.startswith(f"{attention.name}.") and sizes & {heads, width, 3 * width}
+        of_heads = {heads, attention.groups, width, 3 * width}
+        is_inside = name.startswith(f"{attention.name}.") and sizes & of_heads
         # of this block, or of all
         is_table = _TABLE.search(name) and heads in sizes
         is_table = is_table and (name.startswith(f"{block}.") or not re.search("[0-9]", name))
@@ -342,7 +360,7 @@ def _shrink(
     if isinstance(module, FewerHeads):  # of a model that has lost heads before
         changes.set(module, "heads", [module.heads[head] for head in heads])
     norms = [(norm, users[:, heads].any(dim=1)) for norm, users in description.joint_norms()]
-    _select_parameters(module, description.parameters, heads, changes)
+    _select_parameters(module, description, heads, changes)
     # an entry stays if any head that stays uses it: heads share keys and values in groups
     for projection, axis, users in list(description.slices()):
         entries = users[:, heads].any(dim=1).nonzero()[:, 0]
@@ -378,13 +396,16 @@ def _numbers(of: Any) -> dict[str, int]:
 
 
 def _select_parameters(
-    module: nn.Module, parameters: Sequence[nn.Parameter], heads: list[int], changes: _Changes
+    module: nn.Module, description: AttentionHeads, heads: list[int], changes: _Changes
 ) -> None:
-    """Select the entries of some heads in the module's own parameters."""
-    for name, value in list(module._parameters.items()):
-        if any(value is parameter for parameter in parameters):
-            assert value is not None
-            changes.set(module, name, select_entries(value, torch.tensor(heads)))
+    """Select the entries of some heads in parameters beside the linear maps."""
+    axes = {id(parameter): axis for parameter, axis in description.parameters_by_head()}
+    for part in module.modules():
+        for name, value in list(part._parameters.items()):
+            if id(value) in axes:
+                assert value is not None
+                selected = select_entries(value, torch.tensor(heads), axes[id(value)])
+                changes.set(part, name, selected)
 
 
 def _renumber(

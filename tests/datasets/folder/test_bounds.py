@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import threading
 from pathlib import Path
 
+import numcodecs
 import numpy as np
 import pytest
 import xarray as xr
@@ -19,6 +21,7 @@ from pathkernel_core.system import memory
 from pathkernel_datasets.errors import StudyError, StudyWarning
 from pathkernel_datasets.folder.check import check
 from pathkernel_datasets.folder.reading import open_study
+from pathkernel_datasets.folder.zarr_bounds import _frame_content as frame_content
 from pathkernel_datasets.folder.zarr_files import write_tree
 from pathkernel_datasets.results.stored_study import StoredStudy
 from pathkernel_datasets.run.run_study import compute_study
@@ -111,6 +114,16 @@ def test_what_an_array_claims_beyond_its_files_is_refused_by_name(path, claim):
     with pytest.warns(StudyWarning, match="is damaged"):
         run(path)
     assert check(path).study == ()
+
+
+@pytest.mark.parametrize("kind", ["repeated", "random"])
+@pytest.mark.parametrize("size", [1, 255, 256, 70_000, 300_000])
+def test_chunks_of_any_number_of_blocks_tell_what_they_unpack_to(tmp_path, size, kind):
+    draw = np.random.default_rng(0).integers(0, 256, size, np.uint8)
+    content = draw.tobytes() if kind == "random" else bytes(size)
+    for checksum_of in (False, True):
+        frame = numcodecs.Zstd(level=0, checksum=checksum_of).encode(content)
+        assert frame_content(io.BytesIO(frame), len(frame)) == size
 
 
 def test_chunks_that_unpack_to_more_are_refused(path):

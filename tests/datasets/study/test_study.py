@@ -145,6 +145,16 @@ def test_a_mistake_in_a_tasks_own_code_names_the_task_and_its_class(
     assert str(error.value).endswith(f"Its own code raised this, class {__name__}.Mistaken")
 
 
+def test_errors_of_bundled_tasks_pass_through(tmp_path, monkeypatch):
+    from pathkernel_tasks.hidden_markov import HiddenMarkov
+
+    monkeypatch.setattr(HiddenMarkov, "realise", Mistaken.fail_in)
+    monkeypatch.setattr(HiddenMarkov, "place", 0, raising=False)
+    monkeypatch.setattr(HiddenMarkov, "mistake", KeyError("token"), raising=False)
+    with pytest.raises(KeyError, match="token"):
+        run_study(Study(HiddenMarkov(), widths=(5,)), tmp_path / "a")
+
+
 def test_what_a_task_refuses_is_told_as_it_says_it():
     with pytest.raises(ValueError, match=r"^tokens must be at least 2, but is 1$"):
         make_task(Sized, {"tokens": 1})

@@ -8,6 +8,7 @@ from torch import nn
 
 from pathkernel_capture.capture import capture
 from pathkernel_models.errors import CaptureError
+from pathkernel_models.labels import check_no_mask
 
 INPUTS = torch.randn(3, 6, 8, generator=torch.Generator().manual_seed(0))
 MASK = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0], [1, 1, 0, 0, 0, 0]])
@@ -69,6 +70,7 @@ def test_a_mask_of_sequences_on_the_second_axis():
     [
         torch.eye(6)[:3].long(),  # classes, of which there are as many as tokens
         torch.randn(3, 6),
+        torch.randn(3, 6).sort(dim=1).values,
         torch.tensor([[0.0, 1, 0, 1, 0, 1]] * 3),  # several classes
         torch.randn(3, 4, requires_grad=True),
         torch.tensor([1.0, -100.0, 0.5]),
@@ -80,6 +82,14 @@ def test_taken(labels):
     found = capture(encoder(), [(INPUTS, labels)] * 2).labels
     expected = labels.detach().float().numpy() if torch.is_tensor(labels) else np.array(labels)
     np.testing.assert_array_equal(found, np.concatenate([expected] * 2))
+
+
+def test_labels_that_are_not_used_are_no_mask():
+    """As where heads are off: classes at the ends, and targets in order, may stay."""
+    for labels in (torch.eye(6)[[0, 5, 0]].long(), torch.randn(3, 6).sort(dim=1).values):
+        check_no_mask(labels, INPUTS)
+    with pytest.raises(ValueError, match="are a mask of its tokens"):
+        check_no_mask(MASK, INPUTS)
 
 
 def test_batches_whose_labels_do_not_fit():

@@ -204,14 +204,14 @@ def test_heads_of_a_class_of_ones_own_with_quantised_projections():
 
 
 class Biased(Attention):
-    """In the manner of EVA and BEiT: biases apart from the projection, and a table by head."""
+    """In the manner of EVA and BEiT: biases apart from the projection, and tables by head."""
 
     def __init__(self):
         super().__init__()
         self.qkv, self.proj = nn.Linear(8, 24, bias=False), nn.Linear(8, 8)
         del self.q_proj, self.k_proj, self.v_proj, self.o_proj
         self.q_bias, self.v_bias = (nn.Parameter(torch.randn(8)) for _ in range(2))
-        self.relative_position_bias_table = nn.Parameter(torch.randn(36, 2))
+        self.rel_pos_bias = nn.Parameter(torch.randn(36, 2))
 
     def project(self, heads):
         return self.proj(heads)
@@ -220,7 +220,7 @@ class Biased(Attention):
         bias = torch.cat([self.q_bias, torch.zeros_like(self.q_bias), self.v_bias])
         x = nn.functional.linear(x, self.qkv.weight, bias)
         q, k, v = x.unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
-        table = self.relative_position_bias_table.T.unflatten(1, (6, 6))
+        table = self.rel_pos_bias.T.unflatten(1, (6, 6))
         heads = (q @ k.mT + table).softmax(dim=-1) @ v
         return self.project(heads.transpose(1, 2).flatten(2))
 
@@ -247,6 +247,18 @@ class AttentionPoolLatent(nn.Module):
         return self.proj(heads.transpose(1, 2).flatten(2))
 
 
+class MultiheadAttentionPoolingHead(nn.Module):
+    """In the manner of SigLIP: attention of PyTorch, whose query is learned."""
+
+    def __init__(self):
+        super().__init__()
+        self.probe = nn.Parameter(torch.randn(1, 1, 8))
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x):
+        return self.attention(self.probe.expand(len(x), -1, -1), x, x)[0]
+
+
 class Shared(Attention):
     """Keys and values of one head."""
 
@@ -261,13 +273,42 @@ class Shared(Attention):
         return self.o_proj(heads.transpose(1, 2).flatten(2))
 
 
+class Weighted(Attention):
+    """In the manner of Doge: each head of keys, of four queries in two groups, has a factor."""
+
+    def __init__(self):
+        super().__init__()
+        self.num_heads, self.num_key_value_heads = 4, 2
+        self.k_proj, self.v_proj = nn.Linear(8, 4), nn.Linear(8, 4)
+        self.factors = nn.Parameter(torch.randn(2))
+
+    def forward(self, x):
+        q, k, v = (
+            part(x).unflatten(-1, (-1, 2)).transpose(1, 2)
+            for part in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        k, v = (
+            part.repeat_interleave(q.shape[1] // v.shape[1], dim=1)
+            for part in (k * self.factors[:, None, None], v)
+        )
+        return self.o_proj(((q @ k.mT).softmax(dim=-1) @ v).transpose(1, 2).flatten(2))
+
+
+def test_parameters_of_groups_beside_the_projections():
+    """Are why whole groups stay in the weights, and not that heads share keys."""
+    model = Model()
+    model.layers = nn.ModuleList(Weighted() for _ in range(2))
+    with pytest.raises(CaptureError, match=r"which are not taken out: layers\.0\.factors\. Leave"):
+        remove_heads(model, [(1, 1), (1, 2)], smaller=True, batch=INPUTS)
+
+
 def test_parameters_beside_the_projections():
     """Are why heads stay in the weights, as shared keys and values are of others."""
     model = Model()
     model.layers = nn.ModuleList(Biased() for _ in range(2))
     messages = refusals(model)
     assert messages.keys() == {"smaller"}
-    names = [f"layers.0.{name}" for name in ("q_bias", "v_bias", "relative_position_bias_table")]
+    names = [f"layers.0.{name}" for name in ("q_bias", "v_bias", "rel_pos_bias")]
     assert "layer 1 (layers.0) have parameters beside their projections, which are not taken " in (
         message := messages["smaller"]
     )
@@ -293,9 +334,10 @@ def test_projections_that_do_not_run():
 
 def test_heads_that_pool_a_sequence():
     """Are left alone, as all attention from other tokens than its own."""
-    model = nn.Sequential(Model(), AttentionPoolLatent())
-    assert len(list_heads(model)) == 2
-    assert refusals(model) == {}
+    for pooling in (AttentionPoolLatent, MultiheadAttentionPoolingHead):
+        model = nn.Sequential(Model(), pooling())
+        assert len(list_heads(model)) == 2
+        assert refusals(model) == {}
 
 
 def test_windows():
@@ -308,3 +350,48 @@ def test_windows():
     model = Model()
     model.layers = nn.ModuleList(nn.Sequential(Windows()) for _ in range(2))
     assert refusals(model)["capture"].startswith("layer 1 (layers.0.0) attends within windows, 6 ")
+
+
+class Tabled(Attention):
+    """In the manner of Swin: a table of relative positions with a column for each head."""
+
+    def __init__(self):
+        super().__init__()
+        self.relative_position_bias_table = nn.Parameter(torch.randn(36, 2))
+
+    def forward(self, x, alibi=None):
+        q, k, v = (
+            part(x).unflatten(-1, (-1, 4)).transpose(1, 2)
+            for part in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        table = self.relative_position_bias_table.T.unflatten(1, (6, 6))
+        scores = q @ k.mT + (table if alibi is None else table + alibi)
+        return self.o_proj((scores.softmax(dim=-1) @ v).transpose(1, 2).flatten(2))
+
+
+def test_tables_of_positions_lose_columns():
+    model = Model()
+    model.layers = nn.ModuleList(Tabled() for _ in range(2))
+    with torch.no_grad(), heads_off(model, [(1, 1), (2, 2)]):
+        expected = model(INPUTS)
+    before = [layer.relative_position_bias_table.detach().clone() for layer in model.layers]
+    remove_heads(model, [(1, 1), (2, 2)], smaller=True, batch=INPUTS)
+    assert torch.equal(model.layers[0].relative_position_bias_table, before[0][:, 1:])
+    assert torch.equal(model.layers[1].relative_position_bias_table, before[1][:, :1])
+    with torch.no_grad():
+        torch.testing.assert_close(model(INPUTS), expected)
+
+
+def test_biases_from_outside_are_named():
+    """In the manner of BLOOM: the model makes them for all its heads."""
+
+    class Outside(Model):
+        def forward(self, x):
+            for layer in self.layers:
+                x = x + layer(x, alibi=torch.ones(2, 1, 6).cumsum(dim=-1))
+            return x
+
+    model = Outside()
+    model.layers = nn.ModuleList(Tabled() for _ in range(2))
+    with pytest.raises(CaptureError, match=r"layer 1 .layers.0., its argument alibi, comes from"):
+        remove_heads(model, [(1, 1)], smaller=True, batch=INPUTS)
