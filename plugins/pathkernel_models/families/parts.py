@@ -8,8 +8,8 @@ from typing import Any
 from torch import nn
 
 # attention to another sequence, and of learned queries that pool a sequence
-_POOLED = re.compile("attn_?pool|attentionpool", re.IGNORECASE)
-_CROSSED = re.compile(f"cross|encdec|encoder_attn|{_POOLED.pattern}", re.IGNORECASE)
+_CROSSED = re.compile("cross|encdec|encoder_attn", re.IGNORECASE)
+_POOLING = re.compile("attn_?pool|attentionpool", re.IGNORECASE)
 COUNTS = ("num_heads", "num_attention_heads", "n_heads", "n_head")
 SIZES = ("v_head_dim", "head_dim", "attention_head_size", "head_size", "key_value_proj_dim")
 FUSED = ("c_attn", "query_key_value", "qkv_proj", "qkv", "Wqkv")
@@ -28,12 +28,12 @@ OUTPUTS = ("o_proj", "out_proj", "out_lin", "c_proj", "dense", "proj", "Wo", "li
 def has_crossed_name(name: str, module: nn.Module, parent: nn.Module) -> bool:
     """Whether a module attends to another sequence than that of its queries, by its names."""
     names = name.split(".")[-2:]
+    title = f"{type(module).__name__}.{'.'.join(names)}"
     beside_self_attention = names[-1] == "multihead_attn" and hasattr(parent, "self_attn")
     return (
         getattr(module, "is_cross_attention", False)
         or beside_self_attention  # as in nn.TransformerDecoderLayer
-        or bool(_POOLED.search(type(parent).__name__))  # as of SigLIP
-        or bool(_CROSSED.search(f"{type(module).__name__}.{'.'.join(names)}"))
+        or bool(_CROSSED.search(title) or _POOLING.search(f"{type(parent).__name__}.{title}"))
     )
 
 
