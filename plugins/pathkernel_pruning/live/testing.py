@@ -9,6 +9,7 @@ def test_mine():
 from __future__ import annotations
 
 import copy
+import math
 import operator
 import re
 import tempfile
@@ -323,13 +324,17 @@ def _compare(outputs: list[Tensor], expected: list[Tensor], what: str) -> None:
 
 
 def _distance(outputs: list[Tensor], others: list[Tensor]) -> float:
-    pairs = [(one, other) for one, other in zip(outputs, others) if one.numel()]
-    return max(float((one - other).abs().nan_to_num(0.0).max()) for one, other in pairs)
+    differences = []
+    for one, other in zip(outputs, others):
+        same = (one == other) | (one.isnan() & other.isnan())  # also if infinite
+        difference = (one - other).abs().masked_fill(same, 0.0).nan_to_num(math.inf)
+        differences += [float(difference.max())] if one.numel() else []
+    return max(differences)
 
 
 def _largest(outputs: list[Tensor]) -> float:
     filled = [output for output in outputs if output.numel()]
-    return max(float(output.nan_to_num(0.0).abs().max()) for output in filled)
+    return max(float(output.nan_to_num(0.0, 0.0, 0.0).abs().max()) for output in filled)
 
 
 def _labels(heads: Sequence[Head]) -> str:

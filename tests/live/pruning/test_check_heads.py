@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 import pathkernel as pk
 from pathkernel_models.errors import CaptureError
-from pathkernel_pruning.live.testing import check_heads, reason
+from pathkernel_pruning.live.testing import _distance, check_heads, reason
 
 WIDTH, HEADS, GROUPS, SIZE = 12, 4, 2, 3
 STATES = torch.randn(3, 5, WIDTH, generator=torch.Generator().manual_seed(1))
@@ -117,3 +117,12 @@ def test_means_leave_padding_out():
         batch = {"src": STATES, "src_key_padding_mask": mask}
         answers = check_heads(model, batch, "self_attn.out_proj", HEADS)
         assert answers == dict.fromkeys(answers, "yes") | {"loaded": "load_model with model="}
+
+
+def test_outputs_that_are_not_finite():
+    one = torch.tensor([1.0, torch.inf, -torch.inf, torch.nan])
+    assert _distance([one, one[:0]], [one.clone(), one[:0]]) == 0
+    for number in range(4):
+        other = one.clone()
+        other[number] = torch.nan if number < 3 else 0.0
+        assert _distance([one], [other]) == _distance([other], [one]) == float("inf")
