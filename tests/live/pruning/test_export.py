@@ -60,7 +60,7 @@ def larger(inputs):
     }
 
 
-@pytest.mark.parametrize("case", ["encoder", "llama"], indirect=True)
+@pytest.mark.parametrize("case", ["encoder"], indirect=True)  # ONNX takes all by this way
 def test_exported_program(case, tmp_path):
     model, inputs, shapes = case
     path = tmp_path / "smaller.pt2"
