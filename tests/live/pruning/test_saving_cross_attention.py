@@ -139,7 +139,7 @@ def test_names_of_a_file_include_cross_attention_only(tmp_path):
     path = tmp_path / "pathkernel.json"
     content = json.loads(path.read_text())
     for name in ("model.decoder.layers.0.encoder_attn.q_proj", "model.encoder", "lm_head"):
-        layers = content["layers"] | {name: {"heads": HEADS, "left": [], "widths": []}}
+        layers = content["layers"] | {name: {"heads": HEADS, "left": [], "kinds": []}}
         path.write_text(json.dumps(content | {"layers": layers}))
         with pytest.raises(CaptureError, match=f"has no layer '{name}' of 4 heads"):
             load_model(tmp_path)
