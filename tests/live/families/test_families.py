@@ -14,7 +14,7 @@ import pathkernel as pk
 from pathkernel_models.families import latent, recognition
 
 # with parts beside the projections, layers that are left whole, or one module that runs twice
-SOME = ("Qwen3-Next, a layer linear", "DeBERTa", "Swin", "ALBERT", "BLOOM")
+SOME = ("Qwen3-Next, a layer linear", "DeBERTa", "Swin", "Swin v2", "BEiT", "ALBERT", "BLOOM")
 SOME += ("nn.TransformerEncoder, tokens first",)
 
 
