@@ -4,6 +4,7 @@ import copy
 import math
 
 import hypothesis
+import numpy as np
 import pytest
 from hypothesis import strategies as st
 
@@ -65,6 +66,7 @@ class Attention(nn.Module):
         )
         v = self.values(self.v_norm(v) if "value norm" in self.steps else v)
         weights = self.weights(torch.einsum("bthi,bshi->bhts", q, k) / math.sqrt(SIZE))
+        self.paid = weights
         heads = self.outputs(torch.einsum("bhts,bshi->bthi", weights, v), v)
         if hasattr(self, "gate_proj"):
             is_known = "a gate by tanh" not in self.steps
@@ -169,4 +171,11 @@ def test_the_same_module_with_a_known_step_is_not(step):
         whole = model(inputs)
         with heads_off(model, [(1, 2)]):
             assert not torch.allclose(model(inputs), whole)
-    assert capture(model, [inputs], readout="mean").heads == (1 + 2 * HEADS,)
+    captured = capture(model, [inputs], readout="mean")
+    assert captured.heads == (1 + 2 * HEADS,)
+    if "sink" in step:  # which leave the tokens a part of the attention
+        for layer, block in enumerate(model):
+            weights = block.self_attn.paid.mean(dim=2)
+            assert float(weights.sum(dim=-1).min()) < 0.9
+            xi = captured.xi[:, 1 + layer * HEADS :][:, :HEADS]
+            np.testing.assert_allclose(xi, weights @ inputs, atol=1e-12)
