@@ -23,6 +23,7 @@ UNKNOWN = {
     "sharper weights": "weights",
     "a sink whose mass is given back": "weights",
     "weights less those of another head": "weights",
+    "the difference of two softmaxes": "weights",
     "rolled values": "values",
     "values of the token before, too": "values",
     "a norm of all values at once": "values",
@@ -83,6 +84,8 @@ class Attention(nn.Module):
             weights = torch.cat([scores, sinks], dim=-1).softmax(dim=-1)[..., :-1]
         else:
             weights = scores.softmax(dim=-1)
+        if "the difference of two softmaxes" in self.steps:
+            weights = weights - 0.5 * (2 * scores).softmax(dim=-1)
         if "a sink whose mass is given back" in self.steps:
             weights = weights / weights.sum(dim=-1, keepdim=True)
         if "mixed weights" in self.steps:
@@ -134,7 +137,8 @@ def check_refused(steps, seed=0):
     before, parts = copy.deepcopy(model.state_dict()), [*model.modules()]
     with torch.no_grad():
         whole = model(inputs)
-    words = r"layer 1 \(0.self_attn\) (passes on other than|pays attention whose sum)"
+    words = r"layer 1 \(0.self_attn\) (passes on other than|pays attention whose sum|"
+    words += r"does not show which of 2 softmaxes|gives no attention weights that can be seen)"
     with torch.no_grad(), pytest.raises(CaptureError, match=words), heads_off(model, [(1, 2)]):
         model(inputs)
     for smaller in (False, True):
