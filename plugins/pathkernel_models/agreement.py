@@ -139,11 +139,21 @@ def _key(module: nn.Module) -> str:
 
 
 def mismatch_message(
-    module: nn.Module, where: str, difference: float, *, takes_layers: bool = False
+    module: nn.Module,
+    where: str,
+    difference: float,
+    *,
+    several: int = 0,
+    takes_layers: bool = False,
 ) -> str:
-    """Return the message for heads of a module that do not agree; layers may be an option."""
+    """Return the message for heads of a module that do not agree; layers may be an option.
+
+    ``several`` is the number of softmaxes, if it is not known which are those of the heads.
+    """
     fault = (
-        "does not show the values that its attention averages, or does not run its projections"
+        f"does not show which of {several} softmaxes are the attention of its heads"
+        if several
+        else "does not show the values that its attention averages, or does not run its projections"
         if math.isnan(difference)
         else f"passes on other than its attention times its values, by {difference:.2g} of a "
         "head's largest: it changes the weights after their softmax, or its heads lie elsewhere in "
@@ -232,7 +242,8 @@ def compare_attention(
                     "by itself: heads are changed at the input of the module. Let its forward pass "
                     f"call {name}, or take another implementation of the model"
                 )
-            raise CaptureError(mismatch_message(module, where, difference))
+            several = len(recording.weights) if attention is None else 0
+            raise CaptureError(mismatch_message(module, where, difference, several=several))
         pending = False
         agreed()
         return output

@@ -21,6 +21,7 @@ KEYS = ("k_proj", "key", "key_proj", "k_lin", "linear_k", "k")
 VALUES = ("v_proj", "value", "value_proj", "v_lin", "linear_v", "v")
 GATES = ("gate_proj", "g_proj")
 POSITIONS = ("pos_key_proj", "pos_query_proj", "linear_pos")
+BIAS_NETWORKS = ("continuous_position_bias_mlp",)  # of Swin v2, from positions to a bias by head
 TABLE = "relative_position_bias_table"
 QUERY_NORMS = ("q_norm", "query_norm", "norm_q", "q_layernorm")
 KEY_NORMS = ("k_norm", "key_norm", "norm_k", "k_layernorm")

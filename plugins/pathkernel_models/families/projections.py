@@ -9,6 +9,7 @@ from torch import nn
 from pathkernel_models.attention_heads import AttentionHeads, input_axis
 from pathkernel_models.errors import CaptureError
 from pathkernel_models.families.parts import (
+    BIAS_NETWORKS,
     COUNTS,
     CROSSED_QUERIES,
     FUSED,
@@ -53,6 +54,8 @@ def describe_projections(module: nn.Module, parent: nn.Module) -> AttentionHeads
         projections = [queries, joined]
     else:
         further = [projection_of(module, names) for names in (GATES, *zip(POSITIONS))]
+        networks = (getattr(module, name, None) for name in BIAS_NETWORKS)
+        further += [network[-1] for network in networks if isinstance(network, nn.Sequential)]
         projections += [part for part in further if part is not None]
     # GPTBigCode names its flag, and has rows by head without it
     by_head = hasattr(module, "query_key_value") or getattr(module, "multi_query", None) is False
@@ -63,7 +66,7 @@ def describe_projections(module: nn.Module, parent: nn.Module) -> AttentionHeads
     try:
         if None not in projections and not type(module).__name__.startswith("CodeGen"):
             parts = tuple(part for part in projections if part is not None)
-            bias = _score_bias(module, count or 0)
+            bias = _score_bias(module, parent, count or 0)
             return AttentionHeads(count or 0, output, parts, by_head, bias, batch_first, **steps)
     except CaptureError:
         pass  # rows in another order
@@ -73,10 +76,16 @@ def describe_projections(module: nn.Module, parent: nn.Module) -> AttentionHeads
         return None
 
 
-def _score_bias(module: nn.Module, count: int) -> nn.Module | nn.Parameter | None:
-    """Return the bias of relative positions, as of T5, or its table in a part, as of Swin."""
+def _score_bias(
+    module: nn.Module, parent: nn.Module, count: int
+) -> nn.Module | nn.Parameter | None:
+    """Return the bias of relative positions, as of T5, or its table, as of Swin and BEiT."""
     bias = getattr(module, "relative_attention_bias", None)
     if isinstance(bias, nn.Embedding):
         return bias
-    tables = (table for name, table in module.named_parameters() if name.endswith(TABLE))
-    return next((table for table in tables if table.shape[1:] == (count,)), None)
+    beside = getattr(parent, "relative_position_bias", module)  # BEiT's, which its block runs
+    for part in (module, beside):
+        for name, table in part.named_parameters() if isinstance(part, nn.Module) else ():
+            if name.endswith(TABLE) and table.shape[1:] == (count,):
+                return table
+    return None

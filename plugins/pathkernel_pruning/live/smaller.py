@@ -360,7 +360,7 @@ def _shrink(
     if isinstance(module, FewerHeads):  # of a model that has lost heads before
         changes.set(module, "heads", [module.heads[head] for head in heads])
     norms = [(norm, users[:, heads].any(dim=1)) for norm, users in description.joint_norms()]
-    _select_parameters(module, description, heads, changes)
+    _select_parameters(model, description, heads, changes)
     # an entry stays if any head that stays uses it: heads share keys and values in groups
     for projection, axis, users in list(description.slices()):
         entries = users[:, heads].any(dim=1).nonzero()[:, 0]
@@ -396,11 +396,11 @@ def _numbers(of: Any) -> dict[str, int]:
 
 
 def _select_parameters(
-    module: nn.Module, description: AttentionHeads, heads: list[int], changes: _Changes
+    model: nn.Module, description: AttentionHeads, heads: list[int], changes: _Changes
 ) -> None:
     """Select the entries of some heads in parameters beside the linear maps."""
     axes = {id(parameter): axis for parameter, axis in description.parameters_by_head()}
-    for part in module.modules():
+    for part in model.modules() if axes else ():
         for name, value in list(part._parameters.items()):
             if id(value) in axes:
                 assert value is not None

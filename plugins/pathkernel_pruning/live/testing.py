@@ -235,8 +235,10 @@ class _Comparison:
         _compare(self._outputs(model), expected, what)
 
     def _outputs(self, model: nn.Module) -> list[Tensor]:
-        outputs = tensors_of(call_model(model, self.inputs))
-        return [output for output in outputs if output.is_floating_point()]
+        with torch.random.fork_rng([]):
+            torch.manual_seed(0)  # some models draw at random in evaluation mode, too
+            outputs = tensors_of(call_model(model, self.inputs))
+            return [output for output in outputs if output.is_floating_point()]
 
     def _tokens(self, part: Tensor) -> Tensor:
         """Return which tokens (batch, M) of what a projection takes are no padding."""
@@ -248,16 +250,24 @@ class _Comparison:
 
     def _hooked(self, changes: Mapping[Head, Change]) -> list[Tensor]:
         """Return outputs with the numbers of some heads changed where the projections take them."""
+        ran: set[int] = set()
         with ExitStack() as hooks:
             for layer, projection in enumerate(self.projections, start=1):
                 of_layer = {head: change for (n, head), change in changes.items() if n == layer}
-                change = _by_head(self.counts[layer - 1], of_layer)
+                change = _by_head(self.counts[layer - 1], of_layer, partial(ran.add, layer))
                 hooks.enter_context(_changed_inputs(self.model, projection, change))
-            return self._outputs(self.model)
+            outputs = self._outputs(self.model)
+        idle = [n for n in self.table.index if n not in ran]
+        assert not idle, (
+            f"the output projection of layer {idle[0]} is not run as a module, so that no hook "
+            "sees what it takes: have the model's code call it, or name another module"
+        )
+        return outputs
 
 
-def _by_head(count: int, changes: Mapping[int, Change]) -> Change:
+def _by_head(count: int, changes: Mapping[int, Change], seen: Callable[[], None]) -> Change:
     def change_heads(states: Tensor) -> Tensor:
+        seen()
         parts = [*states.chunk(count, dim=-1)]
         for head, change in changes.items():
             parts[head - 1] = change(parts[head - 1])

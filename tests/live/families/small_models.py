@@ -379,6 +379,9 @@ SMALL_MODELS: dict[str, SmallModel] = {
     "ViT": _pictures("ViTModel", "attention.o_proj"),
     "DINOv2": _pictures("Dinov2Model", "attention.o_proj"),
     "DINOv3": _pictures("DINOv3ViTModel", "attention.o_proj"),
+    "BEiT": _pictures(
+        "BeitModel", "attention.o_proj", _IMAGE | {"use_relative_position_bias": True}
+    ),
     "CLIP": SmallModel(
         "transformers", "CLIPModel", _PAIR, "self_attn.out_proj", HEADS, _towers, (1, 2)
     ),
@@ -388,6 +391,13 @@ SMALL_MODELS: dict[str, SmallModel] = {
     "Swin": _pictures(
         "SwinModel",
         "attention.o_proj",
+        {"image_size": 16, "patch_size": 2, "embed_dim": 16, "depths": [2, 1], "num_heads": [2, 4]}
+        | {"window_size": 2},
+        (2, 2, 4),
+    ),
+    "Swin v2": _pictures(
+        "Swinv2Model",
+        "attention.output.dense",
         {"image_size": 16, "patch_size": 2, "embed_dim": 16, "depths": [2, 1], "num_heads": [2, 4]}
         | {"window_size": 2},
         (2, 2, 4),

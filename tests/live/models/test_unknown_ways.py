@@ -4,6 +4,7 @@ import copy
 import math
 
 import hypothesis
+import numpy as np
 import pytest
 from hypothesis import strategies as st
 
@@ -22,6 +23,7 @@ UNKNOWN = {
     "sharper weights": "weights",
     "a sink whose mass is given back": "weights",
     "weights less those of another head": "weights",
+    "the difference of two softmaxes": "weights",
     "rolled values": "values",
     "values of the token before, too": "values",
     "a norm of all values at once": "values",
@@ -65,6 +67,7 @@ class Attention(nn.Module):
         )
         v = self.values(self.v_norm(v) if "value norm" in self.steps else v)
         weights = self.weights(torch.einsum("bthi,bshi->bhts", q, k) / math.sqrt(SIZE))
+        self.paid = weights
         heads = self.outputs(torch.einsum("bhts,bshi->bthi", weights, v), v)
         if hasattr(self, "gate_proj"):
             is_known = "a gate by tanh" not in self.steps
@@ -81,6 +84,8 @@ class Attention(nn.Module):
             weights = torch.cat([scores, sinks], dim=-1).softmax(dim=-1)[..., :-1]
         else:
             weights = scores.softmax(dim=-1)
+        if "the difference of two softmaxes" in self.steps:
+            weights = weights - 0.5 * (2 * scores).softmax(dim=-1)
         if "a sink whose mass is given back" in self.steps:
             weights = weights / weights.sum(dim=-1, keepdim=True)
         if "mixed weights" in self.steps:
@@ -132,7 +137,8 @@ def check_refused(steps, seed=0):
     before, parts = copy.deepcopy(model.state_dict()), [*model.modules()]
     with torch.no_grad():
         whole = model(inputs)
-    words = r"layer 1 \(0.self_attn\) (passes on other than|pays attention whose sum)"
+    words = r"layer 1 \(0.self_attn\) (passes on other than|pays attention whose sum|"
+    words += r"does not show which of 2 softmaxes|gives no attention weights that can be seen)"
     with torch.no_grad(), pytest.raises(CaptureError, match=words), heads_off(model, [(1, 2)]):
         model(inputs)
     for smaller in (False, True):
@@ -169,4 +175,11 @@ def test_the_same_module_with_a_known_step_is_not(step):
         whole = model(inputs)
         with heads_off(model, [(1, 2)]):
             assert not torch.allclose(model(inputs), whole)
-    assert capture(model, [inputs], readout="mean").heads == (1 + 2 * HEADS,)
+    captured = capture(model, [inputs], readout="mean")
+    assert captured.heads == (1 + 2 * HEADS,)
+    if "sink" in step:  # which leave the tokens a part of the attention
+        for layer, block in enumerate(model):
+            weights = block.self_attn.paid.mean(dim=2)
+            assert float(weights.sum(dim=-1).min()) < 0.9
+            xi = captured.xi[:, 1 + layer * HEADS :][:, :HEADS]
+            np.testing.assert_allclose(xi, weights @ inputs, atol=1e-12)

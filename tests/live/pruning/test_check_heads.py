@@ -97,6 +97,15 @@ def test_wrong_descriptions(describe, projection, words):
         check_heads(network(describe), STATES, projection, HEADS)
 
 
+def test_a_projection_that_is_not_run():
+    """Its weight is read, as by WavLM."""
+    model = network()
+    projection = model[0].out
+    model[0].forward = lambda states: F.linear(states, projection.weight, projection.bias)
+    with pytest.raises(AssertionError, match="of layer 1 is not run as a module"):
+        check_heads(model, STATES, "out", HEADS)
+
+
 def test_a_batch_that_proves_nothing():
     model = network()
     nn.init.zeros_(model[1].further.weight)
