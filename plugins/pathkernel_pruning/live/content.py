@@ -28,7 +28,7 @@ class Content:
     tied : dict of str to str
         Names of entries that are others, too, and the names of these.
     passing : dict of str to Tensor
-        Buffers and tensors that the state does not have, by
+        Parameters, buffers and tensors that the state does not have, by
         :func:`pathkernel_pruning.live.structure.passing_tensors`.
     """
 
@@ -47,13 +47,6 @@ class Content:
     def of(cls, model: nn.Module) -> Content:
         """Read a model; a CaptureError tells of a tensor that cannot be kept."""
         tied, state = tied_names(model), model.state_dict(keep_vars=True)
-        kept = {*map(id, state.values())}
-        for name, parameter in model.named_parameters():
-            if id(parameter) not in kept:
-                raise CaptureError(
-                    f"{name} of {type(model).__name__} is not in its state_dict, and would be "
-                    "lost; have the class leave it there"
-                )
         content = cls({}, tied)
         pointers: set[int] = set()
         for name, value in state.items():
@@ -111,7 +104,7 @@ def has_place(model: nn.Module, name: str) -> bool:
         return False
     if leaf in OF_TORCH or not leaf.isidentifier():
         return False
-    held = {**vars(parent), **parent._buffers}.get(leaf)
+    held = {**vars(parent), **parent._buffers, **parent._parameters}.get(leaf)
     # an entry that is None, or is made in a forward pass, and hides nothing of the class
     return isinstance(held, Tensor) or (held is None and getattr(parent, leaf, None) is None)
 
@@ -151,6 +144,9 @@ def passing_faults(
 def _place(model: nn.Module, name: str, value: Tensor) -> None:
     path, _, leaf = name.rpartition(".")
     parent = model.get_submodule(path)
+    if (parameter := parent._parameters.get(leaf)) is not None:
+        parameter.data = value if parameter.is_meta else value.to(parameter.device)
+        return
     registry = parent._buffers if leaf in parent._buffers else vars(parent)
     before = registry.get(leaf)
     if before is None:

@@ -184,13 +184,14 @@ def structure_of(model: nn.Module) -> Structure:
 
 
 def passing_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Buffers and other tensors of a model's modules that its state does not have, by name."""
+    """Parameters, buffers and tensors of a model's modules that its state lacks, by name."""
     saved = model.state_dict(keep_vars=True)
     ids = {*map(id, saved.values())}
     return {
         f"{name}.{key}".lstrip("."): value
         for name, module in model.named_modules()
-        for key, value in chain(module._buffers.items(), vars(module).items())
+        for held in (module._parameters, module._buffers, vars(module))
+        for key, value in held.items()
         if isinstance(value, Tensor) and id(value) not in ids
     }
 

@@ -377,14 +377,18 @@ def test_parts_compiled_by_jit_are_refused(tmp_path):
         save_model(model, tmp_path / "scripted")
 
 
-def test_parameters_that_the_state_lacks_are_refused(tmp_path):
+def test_parameters_that_the_state_lacks_are_kept(tmp_path):
     class Partial(Own):
         def state_dict(self, *args, **kwargs):
             state = super().state_dict(*args, **kwargs)
             return {name: value for name, value in state.items() if not name.startswith("norm")}
 
-    with pytest.raises(CaptureError, match=r"norm\.weight of Partial is not in its state_dict"):
-        save_model(Partial(), tmp_path)
+    model, other = Partial(), Partial()
+    nn.init.normal_(model.norm.weight)
+    save_model(model, tmp_path)
+    parameter = other.norm.weight
+    assert load_model(tmp_path, model=other).norm.weight is parameter
+    torch.testing.assert_close(parameter, model.norm.weight, rtol=0, atol=0)
 
 
 def test_types_that_a_file_does_not_store_are_refused(tmp_path):
