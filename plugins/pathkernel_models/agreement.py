@@ -231,7 +231,7 @@ def compare_attention(
         if attention is not None and crossed and not recording.values:
             difference = math.inf  # values of a cache, made in a pass before
         elif attention is not None:
-            gate = gate_of(points, args, kwargs)
+            gate = gate_of(points, recording)
             difference = mismatch(recording, points, swapped, attention, states, output, gate)
         if not difference <= tolerance(recording.precision(states)):
             if math.isinf(difference):  # this pass does not tell

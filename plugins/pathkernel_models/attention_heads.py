@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -40,9 +41,9 @@ class AttentionHeads:
         Bias of the attention scores, or a table of it, with a column for each head.
     batch_first : bool
         Whether inputs are (batch, token, N_0), not (token, batch, N_0).
-    gate : callable, optional
-        Takes the module's input (batch, token, N_0) and returns the factors of the outputs of its
-        heads, (batch, token, H, 1) or (batch, token, H, G).
+    gate : (Module, callable), optional
+        A module, and a function from its output (batch, token, …) to the factors of the outputs of
+        the heads, (batch, token, H), or of the numbers that they pass on, (batch, token, H·G).
     value_norm : Module, optional
         Norm of the values within every head; its output (batch, token, H, G) holds them.
     value_scale : float
@@ -67,7 +68,7 @@ class AttentionHeads:
     by_head: bool = False
     score_bias: nn.Module | nn.Parameter | None = None
     batch_first: bool = True
-    gate: Callable[[Tensor], Tensor] | None = None
+    gate: tuple[nn.Module, Callable[[Tensor], Tensor]] | None = None
     value_norm: nn.Module | None = None
     value_scale: float = 1.0
     query_norm: nn.Module | None = None
@@ -122,10 +123,16 @@ class AttentionHeads:
         if is_uneven:
             parts = [self.count, self.count]
         parts += [self.count] * (len(rows) - len(parts))
+        # of norms of all heads at once, queries of heads that are gone are still computed
+        norms = (self.query_norm, self.key_norm)
+        even = [
+            count % part == 0 or (index < 2 and norms[index] is not None)
+            for index, (count, part) in enumerate(zip(rows, parts))
+        ]
         if (
             groups < 1
             or self.count % groups
-            or any(count % part for count, part in zip(rows, parts))
+            or not all(even)
             or (len(rows) < 3 and not is_uneven and rows[-1] != parts[-1] * self.size)
             or (is_uneven and rows[1] <= self.count * self.size)
         ):
@@ -134,10 +141,27 @@ class AttentionHeads:
                 f"and values of {self.count} heads, of which each passes on {self.size} numbers"
             )
 
+        for name, norm, part in zip(("query_norm", "key_norm"), norms, (self.count, groups)):
+            weight = getattr(norm, "weight", None)
+            if norm is not None and not (
+                isinstance(weight, Tensor) and weight.ndim == 1 and len(weight) % part == 0
+            ):
+                shape = tuple(weight.shape) if isinstance(weight, Tensor) else "none"
+                raise CaptureError(
+                    f"{name} must have a weight of {part} equal parts, one for every head, but its "
+                    f"shape is {shape}; leave out a norm within every head"
+                )
+
     def _check_steps(self) -> None:
         """Raise a CaptureError or TypeError unless steps within the heads are of their kinds."""
-        if self.gate is not None and not callable(self.gate):
-            raise TypeError(f"gate must be a function of states, but is {described(self.gate)}")
+        is_pair = isinstance(self.gate, tuple | list) and len(self.gate) == 2
+        if self.gate is not None and not (
+            is_pair and isinstance(self.gate[0], nn.Module) and callable(self.gate[1])
+        ):
+            raise TypeError(
+                "gate must be a pair, a module and a function from its output to the factors, such "
+                f"as (self.gate, torch.sigmoid), but is {described(self.gate)}"
+            )
         for name in ("value_norm", "query_norm", "key_norm"):
             if not isinstance(getattr(self, name), nn.Module | None):
                 raise TypeError(f"{name} must be a module, not {described(getattr(self, name))}")
@@ -206,13 +230,34 @@ class AttentionHeads:
             values = rows[-self.groups * self.size :].unflatten(0, (self.groups, self.size))
         return values.repeat_interleave(self.count // self.groups, dim=0)
 
-    def values_by_head(self, values: Tensor) -> Tensor:
-        """Return values (batch, token, …, R) of their source as (batch, H, token, …, G)."""
+    def values_by_head(self, values: Tensor) -> Tensor | None:
+        """Return values (batch, token, …, R) of their source as (batch, H, token, …, G).
+
+        None if they have another form.
+        """
         if self.value_norm is not None and self.groups > 1:
             is_split = values.shape[-2:] == (self.groups, self.size)
             values = values.flatten(-2) if is_split else values
+        if values.shape[-1] != len(_rows(self.value_projection)):
+            return None
         heads = self.values(values.movedim(-1, 0)).movedim(2, 0).movedim(2, -1)
         return heads if self.value_scale == 1 else heads * self.value_scale
+
+    def factors(self, output: Tensor) -> Tensor:
+        """Return the factors of the heads, (batch, token, H, 1 or G), of the output of the gate.
+
+        Raises a CaptureError if they have another shape.
+        """
+        assert self.gate is not None
+        factors: Any = self.gate[1](output)
+        sizes = (self.count, self.count * self.size)
+        shape = tuple(factors.shape) if isinstance(factors, Tensor) else described(factors)
+        if not isinstance(factors, Tensor) or factors.ndim != 3 or factors.shape[-1] not in sizes:
+            raise CaptureError(
+                f"the function of gate must return (batch, token, {sizes[0]}), or (batch, token, "
+                f"{sizes[1]}), but returned {shape}"
+            )
+        return factors.unflatten(-1, (self.count, -1))
 
     def linear(self, states: Tensor) -> Tensor:
         """Return the values of states (batch, token, N_0), without bias."""

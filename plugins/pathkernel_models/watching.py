@@ -71,17 +71,26 @@ class Points:
         The input of one of them holds the outputs of all heads, one after the other: the output
         projection, or a norm before it.
     by_head : callable
-        Takes the output of ``values``, (batch, key, …), and returns (batch, H, key, G).
+        Takes the output of ``values``, (batch, key, …), and returns (batch, H, key, G), or None if
+        it has another form.
+    projection : Module
+        Its input are the states that heads attend to.
     linear : callable, optional
         Takes states and returns the values without bias, in the form of ``values``, for a module
         that uses the weight of ``values`` without running it.
+    gate : Module, optional
+        Its output tells the factors of the heads' outputs.
+    factors : callable, optional
+        Takes the output of ``gate`` and returns them, (batch, query, H, 1) or (batch, query, H, G).
     """
 
     values: nn.Module
     readers: tuple[nn.Module, ...]
-    by_head: Callable[[Tensor], Tensor]
+    by_head: Callable[[Tensor], Tensor | None]
+    projection: nn.Module
     linear: Callable[[Tensor], Tensor] | None = None
-    gate: Callable[[Tensor], Tensor] | None = None
+    gate: nn.Module | None = None
+    factors: Callable[[Tensor], Tensor] | None = None
 
 
 class Recording(TorchFunctionMode):
@@ -107,7 +116,9 @@ class Recording(TorchFunctionMode):
     states : Tensor or None
         Attended states in ``multi_head_attention_forward``, if it ran.
     value_states : Tensor or None
-        Input of ``Points.values``.
+        Input of ``Points.projection``.
+    gates : list of Tensor
+        Output of ``Points.gate``.
     random : bool
         Whether a fused kernel dropped weights at random.
     has_sinks : bool
@@ -124,8 +135,10 @@ class Recording(TorchFunctionMode):
         self.outputs: list[Tensor] = []
         self.states: Tensor | None = None
         self.value_states: Tensor | None = None
+        self.gates: list[Tensor] = []
         self.random = False
         self.has_sinks = False
+        self._cut: Tensor | None = None  # first entries of the last weights
         self._log_sums: Tensor | None = None  # of scores, (batch, H, query)
         self._share: Tensor | None = None  # of the softmax that sinks leave to the keys
 
@@ -141,12 +154,14 @@ class Recording(TorchFunctionMode):
             self._note(output, function, args, kwargs)
         elif function in _DROPOUT and self.weights and args and args[0] is self.weights[-1]:
             self.weights[-1] = output  # what multiplies the values, and is compared with them
+        elif function in _DROPOUT and self._cut is not None and args and args[0] is self._cut:
+            self._cut = output
         elif function in _LOG_SUMS:
             self._log_sums = output
         elif function in _SIGMOIDS and self._is_share(output):
             self._share, self.has_sinks = output, True
         elif function is Tensor.__getitem__ and self.weights and args[0] is self.weights[-1]:
-            self._cut_sinks(output)
+            self._note_cut(output)
         elif function is F.scaled_dot_product_attention:
             # a context around this one shall not see it, nor checkpoints what it would save
             with torch._C.DisableTorchFunction(), torch.no_grad():
@@ -167,6 +182,8 @@ class Recording(TorchFunctionMode):
         return output, weights.mean(dim=1) if kwargs.get("average_attn_weights", True) else weights
 
     def _note(self, weights: Tensor, function: Any, args: tuple, kwargs: dict) -> None:
+        self._leave_sinks()
+        self._cut = None
         self.weights.append(weights)
         self.hidden.append(hidden_keys(function, args, kwargs))
 
@@ -176,22 +193,36 @@ class Recording(TorchFunctionMode):
             self._log_sums is not None and share.shape == self._log_sums.shape
         )
 
-    def _cut_sinks(self, weights: Tensor) -> None:
-        """Take the first entries of the last weights for those of the keys."""
-        whole, hidden = self.weights[-1], self.hidden[-1]
-        keys = weights.shape[-1] if weights.ndim else 0
-        if weights.shape[:-1] == whole.shape[:-1] and 0 < keys < whole.shape[-1]:
-            self.weights[-1] = weights
-            self.hidden[-1] = None if hidden is None else hidden[..., :keys]
-            self.has_sinks = True
+    def _note_cut(self, weights: Tensor) -> None:
+        """Note the first entries of the last weights, which may be those of the keys."""
+        whole = self.weights[-1]
+        is_part = weights.shape[:-1] == whole.shape[:-1] and weights.shape[-1:] < whole.shape[-1:]
+        if is_part and weights.numel() and weights.data_ptr() == whole.data_ptr():
+            self._cut = weights
+
+    def _leave_sinks(self) -> None:
+        """Take the first entries of the last weights for them, if these are as many as keys."""
+        if self._cut is None:
+            return
+        whole, cut = self.weights[-1], self._cut
+        keys = {whole.shape[-2]} if not self.values else {*self.values[-1].shape[:-1]}
+        if cut.shape[-1] in keys and whole.shape[-1] not in keys:
+            hidden = self.hidden[-1]
+            self.weights[-1], self._cut, self.has_sinks = cut, None, True
+            self.hidden[-1] = None if hidden is None else hidden[..., : cut.shape[-1]]
 
     @contextmanager
     def observe(self, points: Points | None) -> Iterator[None]:
         """Record everything inside the context."""
 
-        def note_values(_: nn.Module, inputs: tuple, named: dict, output: Any) -> None:
+        def note_states(_: nn.Module, inputs: tuple, named: dict) -> None:
             self.value_states = first_argument(inputs, named)
+
+        def note_values(_: nn.Module, __: tuple, output: Any) -> None:
             self.values.append(first_tensor(output))
+
+        def note_gate(_: nn.Module, __: tuple, output: Any) -> None:
+            self.gates.append(first_tensor(output).detach())
 
         def note_outputs(_: nn.Module, inputs: tuple, named: dict) -> None:
             self.outputs.append(first_argument(inputs, named))
@@ -199,14 +230,17 @@ class Recording(TorchFunctionMode):
         with ExitStack() as stack:
             if points is not None:
                 # first among the hooks, which may switch heads off
-                handle = points.values.register_forward_hook(
-                    note_values, prepend=True, with_kwargs=True
-                )
-                stack.callback(handle.remove)
-                for module in points.readers:
-                    handle = module.register_forward_pre_hook(
-                        note_outputs, prepend=True, with_kwargs=True
-                    )
+                handles = [points.values.register_forward_hook(note_values, prepend=True)]
+                if points.gate is not None:
+                    handles += [points.gate.register_forward_hook(note_gate, prepend=True)]
+                for module, note in (
+                    (points.projection, note_states),
+                    *((reader, note_outputs) for reader in points.readers),
+                ):
+                    handles += [
+                        module.register_forward_pre_hook(note, prepend=True, with_kwargs=True)
+                    ]
+                for handle in handles:
                     stack.callback(handle.remove)
             stack.enter_context(self)
             yield
@@ -245,6 +279,7 @@ class Recording(TorchFunctionMode):
 
     def _number(self, batch: int, heads: int) -> int | None:
         """Return which of the weights are those of the heads, or None of several."""
+        self._leave_sinks()
         if len(self.weights) == 1:
             return 0
         shaped = [_by_head(weights, batch, heads) for weights in self.weights]
@@ -333,7 +368,7 @@ def watch_attention(
         # weights of half precision are multiplied in float32
         attention = None if attention is None else attention.to(widen(states).dtype)
         difference = math.nan
-        gate = gate_of(points, args, kwargs)
+        gate = gate_of(points, recording)
         if not idle_projection(module, points, recording):
             difference = mismatch(recording, points, swapped, attention, states, output, gate)
         report(
@@ -353,12 +388,12 @@ def watch_attention(
         yield
 
 
-def gate_of(points: Points | None, args: tuple, kwargs: dict[str, Any]) -> Tensor | None:
-    """Return the factors of the heads' outputs, by the arguments of their module, if it has any."""
-    if points is None or points.gate is None:
+def gate_of(points: Points | None, recording: Recording) -> Tensor | None:
+    """Return the factors of the heads' outputs in a recorded pass, if they have any."""
+    if points is None or points.factors is None or not recording.gates:
         return None
     with torch.no_grad():
-        return points.gate(first_argument(args, kwargs))
+        return points.factors(recording.gates[-1])
 
 
 def idle_projection(module: nn.Module, points: Points | None, recording: Recording) -> str:
@@ -435,6 +470,8 @@ def _difference(
     if values.ndim not in (3, 4) or len(values) != batch:
         return math.nan
     by_head = points.by_head(values)
+    if by_head is None:
+        return math.nan
     if by_head.ndim > 4:  # tokens on several axes, as of an image
         by_head = by_head.flatten(2, -2)
     if by_head.shape[-2] != keys:

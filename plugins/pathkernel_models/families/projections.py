@@ -13,7 +13,6 @@ from pathkernel_models.families.parts import (
     COUNTS,
     CROSSED_QUERIES,
     FUSED,
-    GATES,
     KEYS,
     KEYS_VALUES,
     OUTPUTS,
@@ -25,7 +24,7 @@ from pathkernel_models.families.parts import (
     number_of,
     projection_of,
 )
-from pathkernel_models.families.steps import steps_within
+from pathkernel_models.families.steps import gate_projection, steps_within
 
 _TOKENS_FIRST = ("modeling_fsmt",)  # files of transformers with sequences on the second axis
 
@@ -53,7 +52,8 @@ def describe_projections(module: nn.Module, parent: nn.Module) -> AttentionHeads
     elif joined := projection_of(module, KEYS_VALUES):
         projections = [queries, joined]
     else:
-        further = [projection_of(module, names) for names in (GATES, *zip(POSITIONS))]
+        gates = gate_projection(module, count or width, width)
+        further = [gates, *(projection_of(module, names) for names in zip(POSITIONS))]
         networks = (getattr(module, name, None) for name in BIAS_NETWORKS)
         further += [network[-1] for network in networks if isinstance(network, nn.Sequential)]
         projections += [part for part in further if part is not None]

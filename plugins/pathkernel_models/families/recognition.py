@@ -153,8 +153,13 @@ def _attention(
             description.value_source,
             readers,
             description.values_by_head,
+            description.value_projection,
             None if description.value_norm is not None else description.linear,
-            description.gate,
+            *(
+                (None, None)
+                if description.gate is None
+                else (description.gate[0], description.factors)
+            ),
         )
     runs = type(module).__name__ not in _READ_WEIGHTS
     if not runs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -19,8 +20,10 @@ from pathkernel_models.families.parts import (
     projection_of,
 )
 
-# of gates; all others take the sigmoid
+# functions of gates, by classes whose code has been read; all others take the sigmoid
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"LagunaAttention": F.softplus}
+# parameters with an entry for every head; others may have as many by chance
+_BY_HEAD = re.compile("sink|gate_bias|logit_scale|temperature|head")
 
 
 def steps_within(module: nn.Module, count: int, queries: nn.Module, size: int) -> dict[str, Any]:
@@ -40,7 +43,7 @@ def steps_within(module: nn.Module, count: int, queries: nn.Module, size: int) -
     scale = getattr(module, "v_scale", None)
     query_norm = _joint_norm(module, QUERY_NORMS)
     return {
-        "gate": _gate(module, count, queries, 0 if query_norm is not None else size),
+        "gate": _gate(module, count, queries, size, has_joint_norm=query_norm is not None),
         "value_norm": _norm(module, VALUE_NORMS),
         "value_scale": float(scale) if isinstance(scale, int | float) else 1.0,
         "query_norm": query_norm,
@@ -51,32 +54,49 @@ def steps_within(module: nn.Module, count: int, queries: nn.Module, size: int) -
 
 def parameters_by_head(module: nn.Module, count: int) -> tuple[nn.Parameter, ...]:
     """Return the module's own parameters with an entry for every head, such as sinks."""
-    own = module._parameters.values()
-    return tuple(value for value in own if value is not None and value.shape[:1] == (count,))
+    return tuple(
+        value
+        for name, value in module._parameters.items()
+        if value is not None and _BY_HEAD.search(name) and value.shape[:1] == (count,)
+    )
+
+
+def gate_projection(module: nn.Module, count: int, width: int) -> nn.Module | None:
+    """Return the map to a factor for every head, or for all ``width`` numbers that they pass on."""
+    gates = projection_of(module, GATES)
+    return gates if gates is not None and _rows(gates) in (count, width) else None
 
 
 def _gate(
-    module: nn.Module, count: int, queries: nn.Module, size: int
-) -> Callable[[Tensor], Tensor] | None:
-    """Return the function from the module's input to the factors of the outputs of its heads."""
+    module: nn.Module, count: int, queries: nn.Module, size: int, *, has_joint_norm: bool
+) -> tuple[nn.Module, Callable[[Tensor], Tensor]] | None:
+    """Return the map that tells the factors of the heads' outputs, and their function."""
     activation = _ACTIVATIONS.get(type(module).__name__, torch.sigmoid)
-    if (gates := projection_of(module, GATES)) is not None:
+    gates = gate_projection(module, count, count * size)
+    if gates is not None:
         bias = getattr(module, "gate_bias", None)
 
-        def gate_of_states(states: Tensor) -> Tensor:
-            by_head = gates(states).unflatten(-1, (count, -1))
-            return activation(by_head if bias is None else by_head + bias[:, None])
+        def factors(output: Tensor) -> Tensor:
+            if bias is not None:
+                output = (output.unflatten(-1, (count, -1)) + bias[:, None]).flatten(-2)
+            return activation(output)
 
-        return gate_of_states
+        return gates, factors
     # behind the queries of every head, as of Qwen3-Next
-    rows = queries.weight.shape[1 - input_axis(queries)]
-    if rows != 2 * count * size or getattr(module, "head_dim", None) != size:
+    if has_joint_norm or _rows(queries) != 2 * count * size:
+        return None
+    if getattr(module, "head_dim", None) != size:
         return None
 
-    def gate_behind_queries(states: Tensor) -> Tensor:
-        return activation(queries(states).unflatten(-1, (count, 2, size))[..., 1, :])
+    def factors_behind_queries(output: Tensor) -> Tensor:
+        return activation(output.unflatten(-1, (count, 2, size))[..., 1, :]).flatten(-2)
 
-    return gate_behind_queries
+    return queries, factors_behind_queries
+
+
+def _rows(projection: nn.Module) -> int:
+    rows: int = projection.weight.shape[1 - input_axis(projection)]
+    return rows
 
 
 def _norm(module: nn.Module, names: tuple[str, ...]) -> nn.Module | None:
@@ -87,6 +107,8 @@ def _norm(module: nn.Module, names: tuple[str, ...]) -> nn.Module | None:
 def _joint_norm(module: nn.Module, names: tuple[str, ...]) -> nn.Module | None:
     """Return a norm of queries or keys over all heads at once, as of OLMo."""
     norm, size = _norm(module, names), number_of(module, ("head_dim",))
+    if hasattr(norm, "entries"):  # of heads that are left, perhaps a single one
+        return norm
     weight = getattr(norm, "weight", None)
     is_joint = isinstance(weight, Tensor) and weight.ndim == 1 and size and len(weight) > size
     return norm if is_joint else None

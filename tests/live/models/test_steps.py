@@ -235,23 +235,22 @@ class OneOfItsOwn(nn.Module):
         self.mix, self.factors = nn.Linear(HEADS * SIZE, WIDTH), nn.Linear(WIDTH, HEADS)
         self.rest = nn.Parameter(torch.randn(HEADS))
 
-    def gate(self, states):
-        """Return the factors of the heads, (batch, token, H, 1)."""
-        return torch.tanh(self.factors(states))[..., None]
-
     def forward(self, states):
         """Attend to states (batch, token, WIDTH)."""
         q, k, v = (part(states).unflatten(-1, (-1, SIZE)).transpose(1, 2) for part in self.maps)
         scores = q @ k.mT
         rest = self.rest[:, None, None].expand(*scores.shape[:-1], 1)
         weights = torch.cat([scores, rest], dim=-1).softmax(-1)[..., :-1]
-        return states + self.mix(((weights @ v).transpose(1, 2) * self.gate(states)).flatten(2))
+        factors = torch.tanh(self.factors(states))
+        return states + self.mix(((weights @ v).transpose(1, 2) * factors[..., None]).flatten(2))
 
     def pathkernel_heads(self):
         """Describe the heads."""
         projections = [*self.maps, self.factors]
         count = self.mix.in_features // SIZE
-        return AttentionHeads(count, self.mix, projections, gate=self.gate, parameters=[self.rest])
+        return AttentionHeads(
+            count, self.mix, projections, gate=(self.factors, torch.tanh), parameters=[self.rest]
+        )
 
 
 def test_a_class_of_ones_own_describes_its_steps(inputs):
@@ -269,7 +268,8 @@ def test_a_class_of_ones_own_describes_its_steps(inputs):
 @pytest.mark.parametrize(
     ("arguments", "error", "match"),
     [
-        ({"gate": 3}, TypeError, "gate must be a function of states"),
+        ({"gate": 3}, TypeError, "gate must be a pair, a module and a function"),
+        ({"gate": torch.tanh}, TypeError, "gate must be a pair, a module and a function"),
         ({"value_norm": "rms"}, TypeError, "value_norm must be a module"),
         ({"key_norm": 2}, TypeError, "key_norm must be a module"),
         ({"value_scale": "1"}, TypeError, "value_scale must be a number"),
@@ -283,14 +283,14 @@ def test_steps_of_other_kinds_are_refused(arguments, error, match):
         AttentionHeads(HEADS, output, **arguments)
 
 
-@pytest.mark.parametrize("fault", ["another function", "of other states", "left out"])
+@pytest.mark.parametrize("fault", ["another function", "another module", "left out"])
 def test_a_gate_that_is_not_the_modules_is_told(fault, inputs):
     class Wrong(OneOfItsOwn):
         def pathkernel_heads(self):
             """Describe the heads wrongly."""
             gates = {
-                "another function": lambda states: torch.sigmoid(self.factors(states))[..., None],
-                "of other states": lambda states: self.gate(2 * states),
+                "another function": (self.factors, torch.sigmoid),
+                "another module": (nn.Linear(WIDTH, HEADS).double(), torch.tanh),
                 "left out": None,
             }
             return AttentionHeads(HEADS, self.mix, self.maps, gate=gates[fault])
@@ -304,3 +304,114 @@ def test_a_gate_that_is_not_the_modules_is_told(fault, inputs):
     ):
         with pytest.raises(CaptureError, match="passes on other than its attention times its"):
             use()
+
+
+@pytest.mark.parametrize(
+    "factors",
+    [lambda output: None, lambda output: output[..., None], lambda output: output[..., :3]],
+)
+def test_factors_of_another_shape_are_told(factors, inputs):
+    class Wrong(OneOfItsOwn):
+        def pathkernel_heads(self):
+            """Describe the heads with factors of another shape."""
+            return AttentionHeads(HEADS, self.mix, self.maps, gate=(self.factors, factors))
+
+    model = nn.Sequential(Wrong()).double().eval()
+    with pytest.raises(CaptureError, match=r"gate must return \(batch, token, 4\), or"):
+        capture(model, [inputs], readout="mean")
+
+
+@pytest.mark.parametrize(("heads", "off"), [(6, [1]), (6, [2, 3, 5]), (2, [2]), (8, [1, 6])])
+def test_a_norm_of_all_heads_at_once_is_known_after_a_cut(heads, off, monkeypatch, inputs):
+    monkeypatch.setitem(globals(), "HEADS", heads)
+    model = network(ALL[0] | {"groups": heads, "joint_norm": True})
+    with torch.no_grad(), heads_off(model, [(2, head) for head in off]):
+        expected = model(inputs)
+    remove_heads(model, [(2, head) for head in off], batch=inputs, smaller=True)
+    with torch.no_grad():
+        same(model(inputs), expected)
+    assert pk.list_heads(model)["heads"].tolist() == [heads, heads - len(off)]
+    assert pk.list_heads(model)["groups"].tolist() == [heads, heads - len(off)]
+    if heads - len(off) > 1:
+        with torch.no_grad(), heads_off(model, [(2, 1)]):
+            off_again = model(inputs)
+        same(off_again, run_changed(model, 2, inputs, without(1)))
+    assert capture(model, [inputs]).heads == (2 * heads - len(off) + 1,)
+
+
+class Tabled(Attention):
+    """Attention whose scores have a bias by distance, of as many entries as there are heads."""
+
+    def __init__(self):
+        super().__init__(**ALL[0])
+        self.distances = nn.Parameter(torch.randn(HEADS))
+
+    def forward(self, states):
+        """Attend to states (batch, token, WIDTH)."""
+        count = states.shape[1]
+        distances = (torch.arange(count)[:, None] - torch.arange(count)).abs()
+        q, k, v = (
+            part(states).unflatten(-1, (-1, SIZE)).transpose(1, 2)
+            for part in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        bias = self.distances[distances.clamp(max=len(self.distances) - 1)]
+        return self.o_proj(((q @ k.mT + bias).softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
+def test_a_parameter_with_as_many_entries_by_chance_is_left_whole(inputs):
+    torch.manual_seed(4)
+    model = nn.Sequential(Tabled()).double().eval()
+    with torch.no_grad(), heads_off(model, [(1, 4)]):
+        expected = model(inputs)
+    remove_heads(model, [(1, 4)], batch=inputs[:, :2], smaller=True)
+    assert model[0].distances.shape == (HEADS,)
+    with torch.no_grad():
+        same(model(inputs), expected)
+
+
+class Summed(Attention):
+    """Attention with a sink in front of the keys, or a part of the weights kept for statistics."""
+
+    def __init__(self, sink):
+        super().__init__(**ALL[0])
+        self.sink = sink
+
+    def forward(self, states, hidden):
+        """Attend to states (batch, token, WIDTH) but those that are hidden, (batch, token)."""
+        q, k, v = (
+            part(states).unflatten(-1, (-1, SIZE)).transpose(1, 2)
+            for part in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        if self.sink:
+            k, v = (nn.functional.pad(part, (0, 0, 1, 0)) for part in (k, v))
+            hidden = nn.functional.pad(hidden, (1, 0))
+        weights = (q @ k.mT).masked_fill(hidden[:, None, None], -math.inf).softmax(-1)
+        self.first = weights[..., :1].mean()
+        rest = weights[..., 1:] @ v[..., 1:, :] if self.sink else weights @ v
+        return self.o_proj(rest.transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("sink", [False, True])
+def test_other_parts_of_the_weights_are_no_sinks(sink, inputs):
+    torch.manual_seed(5)
+    model = Summed(sink).double().eval()
+    hidden = torch.zeros(EXAMPLES, TOKENS, dtype=torch.bool)
+    hidden[1, 4:] = True
+    seen = []
+    handle = model.o_proj.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    with torch.no_grad():
+        whole = model(inputs, hidden)
+        handle.remove()
+        mean = seen[0].unflatten(-1, (-1, SIZE))[~hidden].mean(dim=0)
+        batch = {"states": inputs, "hidden": hidden}
+        off = heads_off(model, [(1, 2)], replace="mean", batches=[batch])
+        if sink:  # there are more keys than tokens, of which a mask has to tell the padding
+            with pytest.raises(CaptureError, match="which of its 6 tokens are padding"), off:
+                pass
+            return
+        with off:
+            given = whole - model(inputs, hidden)
+        heads = seen[0].unflatten(-1, (-1, SIZE)).clone()
+        heads[:, :, 1] -= mean[1]
+        heads[:, :, [0, 2, 3]] = 0
+        same(given, heads.flatten(-2) @ model.o_proj.weight.T)
