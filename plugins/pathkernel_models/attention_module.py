@@ -132,6 +132,13 @@ def where_is(number: int, name: str) -> str:
     return f"layer {number}" + (f" ({name})" if name else "")
 
 
+def outermost_block(name: str) -> str:
+    """Return the name of the outermost numbered block around a layer, or nothing."""
+    names = name.split(".")
+    depth = next((index for index, part in enumerate(names, start=1) if part.isdigit()), 0)
+    return ".".join(names[:depth])
+
+
 def block_name(attention: AttentionModule) -> str:
     """Return the name of the numbered block around attention, or else of the attention itself."""
     names = attention.name.split(".")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pandas as pd
 from torch import nn
 
-from pathkernel_models.attention_module import AttentionModule
+from pathkernel_models.attention_module import AttentionModule, outermost_block
 from pathkernel_models.families.recognition import attention_modules
 
 
@@ -80,7 +80,7 @@ def _sharing(size: int, groups: int) -> str:
 
 def _blocks_without(model: nn.Module, layers: Sequence[AttentionModule]) -> tuple[str, ...]:
     """Return the names of blocks without these layers, in the outermost lists of the others."""
-    blocks = dict.fromkeys(filter(None, (_outermost_block(layer.name) for layer in layers)))
+    blocks = dict.fromkeys(filter(None, (outermost_block(layer.name) for layer in layers)))
     lists = dict.fromkeys(block.rpartition(".")[0] for block in blocks)
     beside = {
         f"{name}.{number}".lstrip("."): block
@@ -90,10 +90,3 @@ def _blocks_without(model: nn.Module, layers: Sequence[AttentionModule]) -> tupl
     return tuple(
         name for name, block in beside.items() if name not in blocks and [*block.parameters()]
     )
-
-
-def _outermost_block(name: str) -> str:
-    """Return the name of the outermost numbered block around a layer, or nothing."""
-    names = name.split(".")
-    depth = next((index for index, part in enumerate(names, start=1) if part.isdigit()), 0)
-    return ".".join(names[:depth])

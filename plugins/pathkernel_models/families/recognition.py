@@ -19,6 +19,7 @@ from pathkernel_models.attention_module import (
     AttentionModule,
     change_after,
     change_before,
+    outermost_block,
     where_is,
 )
 from pathkernel_models.errors import CaptureError
@@ -112,9 +113,7 @@ def self_attention_beside(
 
 def _outer_block(attention: AttentionModule) -> str:
     """Return the name of the outermost numbered module around attention, or of its parent."""
-    names = attention.name.split(".")
-    depth = next((index for index, name in enumerate(names, start=1) if name.isdigit()), 0)
-    return ".".join(names[:depth] or names[:-1])
+    return outermost_block(attention.name) or attention.name.rpartition(".")[0]
 
 
 def _attention(

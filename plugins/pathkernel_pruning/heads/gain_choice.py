@@ -93,8 +93,8 @@ def refit_remaining_gains(
     """Refit all gains that are not 0, in linearised steps, from the gains given.
 
     Returns the loss to second order about the gains so found. ``report`` is called with a Progress
-    before every step. A step that
-    makes the posterior density of the gains smaller is shortened, or left out.
+    before every step. A step that makes the posterior density of the gains smaller is shortened, or
+    left out.
     """
     for step in range(steps):
         report(Progress(step, steps, "refitting gains"))

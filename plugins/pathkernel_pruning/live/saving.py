@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ from pathkernel_pruning.live.rebuilding import (
     shapes_of,
 )
 from pathkernel_pruning.live.reproduction import check_library, check_reproduction
-from pathkernel_pruning.live.smaller import removals_of, removed_again
+from pathkernel_pruning.live.smaller import Removals, removals_of, removed_again
 from pathkernel_pruning.live.structure import structure_of
 from pathkernel_pruning.live.wrappers import without_wrappers
 
@@ -153,6 +154,8 @@ def _save(model: nn.Module, folder: Path, choice: dict[str, Any] | None) -> Save
     description.tied = content.tied
     description.removals = {attention.name: removals_of(attention) for attention in layers}
     description.taken_out, description.zero = _removed_labels(layers)
+    if choice is not None:
+        _check_choice(choice, layers, {*description.taken_out, *description.zero})
     description.changes, description.choice = tuple(structure.hooks()), choice
     description.check_savable()
     recipe, whole, further, excess = recipe_of(model), None, (), ""
@@ -282,6 +285,37 @@ def _rebuild(
         content.put_into(built)
         further = check_reproduction(built, model)
     return whole, further
+
+
+def _check_choice(
+    choice: dict[str, Any], layers: Sequence[AttentionModule], gone: set[str]
+) -> None:
+    """Raise a ValueError unless the heads of a choice are gone, by their numbers at that time."""
+    # chosen on the whole model, or on one that had lost heads before
+    entries = {attention.number: removals_of(attention) for attention in layers}
+    whole = {number: Removals(entry.count).numbers for number, entry in entries.items()}
+    before = {
+        number: Removals(entry.count, entry.left[:-1]).numbers for number, entry in entries.items()
+    }
+    for numbers in (whole, before):
+        labels = {
+            head_label((number, position)): head_label((number, head))
+            for number, of_layer in numbers.items()
+            for position, head in enumerate(of_layer, start=1)
+        }
+        if [*labels] != [*choice["gains"]]:
+            continue
+        left = [label for label in choice["heads"] if labels[label] not in gone]
+        if not left:
+            return
+        raise ValueError(
+            f"choice names heads that the model still has: {', '.join(left[:6])}; remove them "
+            "first, remove_heads(model, choice, batch=...), or leave choice out"
+        )
+    raise ValueError(
+        f"choice is of {len(choice['gains'])} heads, those of another model; give the choice by "
+        "which heads were removed, or leave it out"
+    )
 
 
 def _removed_labels(layers: list[AttentionModule]) -> tuple[tuple[str, ...], tuple[str, ...]]:

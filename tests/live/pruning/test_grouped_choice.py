@@ -219,6 +219,23 @@ def test_a_saved_model_tells_its_choice(tmp_path):
     assert json.loads((folder / "pathkernel.json").read_text())["choice"] is None
 
 
+def test_a_choice_of_heads_that_are_there_or_of_another_model_is_not_told(tmp_path):
+    model, folder = Grouped((4, 2), (4, 2)), tmp_path / "smaller"
+    choice = chosen(model, 4)
+    with pytest.raises(ValueError, match=r"choice names heads that the model still has: \d-\d"):
+        save_model(model, folder, choice=choice)
+    with pytest.raises(ValueError, match="choice is of 8 heads, those of another model"):
+        save_model(Grouped((4, 2)), folder, choice=choice)
+    assert not folder.exists()
+    remove_heads(model, choice, batch=INPUTS, smaller=True)
+    later = chosen(model, 2)  # among those that are left, with their new numbers
+    with pytest.raises(ValueError, match="choice names heads|those of another model"):
+        save_model(model, folder, choice=later)
+    remove_heads(model, later, batch=INPUTS, smaller=True)
+    save_model(model, folder, choice=later)
+    assert len(json.loads((folder / "pathkernel.json").read_text())["choice"]["heads"]) == 2
+
+
 def test_the_table_of_heads_shows_who_shares():
     table = list_heads(Grouped((4, 2), (4, 4), (6, 1)))
     assert table["groups"].tolist() == [2, 4, 1]
