@@ -82,8 +82,8 @@ PUBLIC: dict[str, dict[str, dict[str, tuple[str, ...]]]] = {
             ),
             "pathkernel_pruning.live.comparison": ("compare_heads",),
             "pathkernel_pruning.live.removal": ("remove_heads",),
-            "pathkernel_pruning.live.saving": ("save_model", "SavedModel"),
-            "pathkernel_pruning.live.loading": ("load_model",),
+            "pathkernel_pruning.live.saved.saving": ("save_model", "SavedModel"),
+            "pathkernel_pruning.live.saved.loading": ("load_model",),
         },
         "Errors and warnings": {
             "pathkernel_core.system.errors": (

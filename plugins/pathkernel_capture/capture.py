@@ -28,30 +28,31 @@ from pathkernel_core.paths.contraction import Readout
 from pathkernel_models.agreement import check_same_heads, is_exempt, mismatch_message
 from pathkernel_models.arguments import check_batches, check_flag, check_model, check_seed
 from pathkernel_models.attention_module import AttentionModule, block_name
-from pathkernel_models.batches import (
+from pathkernel_models.errors import CaptureError
+from pathkernel_models.families.parts import is_included
+from pathkernel_models.families.recognition import attention_modules, beside_cross_attention
+from pathkernel_models.inputs.batches import (
     call_model,
     check_device,
     join_batches,
     split_batch,
     with_masks,
 )
-from pathkernel_models.errors import CaptureError
-from pathkernel_models.families.parts import is_included
-from pathkernel_models.families.recognition import attention_modules, beside_cross_attention
-from pathkernel_models.labels import check_argument_names, joined_labels, label_array
-from pathkernel_models.masks import (
+from pathkernel_models.inputs.labels import check_argument_names, joined_labels, label_array
+from pathkernel_models.inputs.masks import (
     HiddenKeys,
     boolean_masks,
     check_boolean_masks,
     check_masks,
     given_mask,
 )
-from pathkernel_models.outputs import Outputs
+from pathkernel_models.inputs.outputs import Outputs
 from pathkernel_models.precision import is_half, tolerance, widen
+from pathkernel_models.recording import first_argument
 from pathkernel_models.sequences import check_one_sequence
 from pathkernel_models.state import hides_attention, open_to_observation, set_evaluation
 from pathkernel_models.switching import ObservedHeads, observe_heads
-from pathkernel_models.watching import Observation, first_argument
+from pathkernel_models.watching import Observation
 
 Picture = Literal["heads", "product", "tangent"]
 Attended = Literal["tokens", "states"]

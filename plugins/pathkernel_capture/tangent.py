@@ -27,14 +27,15 @@ from pathkernel_capture.contraction import check_attention, with_gate
 from pathkernel_core.arrays.products import matmul
 from pathkernel_models.agreement import is_exempt, mismatch_message, with_own_function
 from pathkernel_models.attention_module import AttentionModule
-from pathkernel_models.batches import join_batches
 from pathkernel_models.derivatives import check_kept, check_leaves, derivatives
 from pathkernel_models.errors import CaptureError
-from pathkernel_models.outputs import Outputs, checked_outputs, target_tensor
+from pathkernel_models.inputs.batches import join_batches
+from pathkernel_models.inputs.outputs import Outputs, checked_outputs, target_tensor
 from pathkernel_models.precision import tolerance, widen
+from pathkernel_models.recording import first_tensor
 from pathkernel_models.relations import examples_interact
 from pathkernel_models.state import open_to_observation, without_parameter_gradients
-from pathkernel_models.watching import Observation, first_tensor
+from pathkernel_models.watching import Observation
 
 PROJECTION = 24
 """Dimensions of a random projection of derivatives, and of one of attended states."""

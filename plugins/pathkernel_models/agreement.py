@@ -17,24 +17,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pathkernel_models.batches import tensors_of
 from pathkernel_models.errors import CaptureError
+from pathkernel_models.inputs.batches import tensors_of
 from pathkernel_models.precision import lowest_precision, tolerance
+from pathkernel_models.recording import Points, Recording, first_argument
 from pathkernel_models.state import (
     hides_attention,
     open_to_observation,
     set_evaluation,
     without_parameter_gradients,
 )
-from pathkernel_models.watching import (
-    Points,
-    Recording,
-    first_argument,
-    gate_of,
-    idle_projection,
-    mismatch,
-    replaced_forward,
-)
+from pathkernel_models.watching import gate_of, idle_projection, mismatch, replaced_forward
 
 _LIBRARIES = ("transformers", "timm")
 _QUERIES = 16  # compared, of every sequence
@@ -165,8 +158,8 @@ def mismatch_message(
     )
     if hasattr(module, "pathkernel_heads"):
         remedy = (
-            "correct what its method pathkernel_heads returns: count, the order of projections, or "
-            "by_head; without projections nothing is compared"
+            "correct what its method pathkernel_heads returns: count, the order of projections, "
+            "by_head, or steps such as gate; without projections nothing is compared"
         )
     return f"{where} {fault}; {remedy}" + ", or choose other layers with layers=" * takes_layers
 

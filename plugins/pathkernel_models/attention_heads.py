@@ -43,7 +43,8 @@ class AttentionHeads:
         Whether inputs are (batch, token, N_0), not (token, batch, N_0).
     gate : (Module, callable), optional
         A module, and a function from its output (batch, token, …) to the factors of the outputs of
-        the heads, (batch, token, H), or of the numbers that they pass on, (batch, token, H·G).
+        the heads, (batch, token, H), or of the numbers that they pass on, (batch, token, H·G). A
+        linear map with as many rows loses those of heads that are taken out.
     value_norm : Module, optional
         Norm of the values within every head; its output (batch, token, H, G) holds them.
     value_scale : float
@@ -249,7 +250,13 @@ class AttentionHeads:
         Raises a CaptureError if they have another shape.
         """
         assert self.gate is not None
-        factors: Any = self.gate[1](output)
+        try:
+            factors: Any = self.gate[1](output)
+        except Exception as error:  # whatever a function of the user's raises
+            raise CaptureError(
+                f"the function of gate raised {type(error).__name__}: {error}; its argument is the "
+                f"output of {type(self.gate[0]).__name__}, {tuple(output.shape)}"
+            ) from error
         sizes = (self.count, self.count * self.size)
         shape = tuple(factors.shape) if isinstance(factors, Tensor) else described(factors)
         if not isinstance(factors, Tensor) or factors.ndim != 3 or factors.shape[-1] not in sizes:
@@ -296,6 +303,15 @@ class AttentionHeads:
                 _row_axis(projection),
                 blocks.repeat_interleave(rows // len(blocks), 0),
             )
+        gate = None if self.gate is None else self.gate[0]
+        if gate is not None and all(gate is not part for part in self.projections):
+            weight = getattr(gate, "weight", None)
+            if isinstance(weight, Tensor) and len(_rows(gate)) % self.count == 0:
+                yield (
+                    gate,
+                    _row_axis(gate),
+                    single.repeat_interleave(len(_rows(gate)) // self.count, dim=0),
+                )
         yield self.output, self.output_axis, single.repeat_interleave(self.size, dim=0)
         if isinstance(self.score_bias, nn.Module):
             yield self.score_bias, 1, single

@@ -15,7 +15,8 @@ from pathkernel_models.agreement import compare_attention
 from pathkernel_models.attention_heads import AttentionHeads
 from pathkernel_models.errors import CaptureError
 from pathkernel_models.linear_maps import projection_matrix
-from pathkernel_models.watching import Points, Report, watch_attention
+from pathkernel_models.recording import Points
+from pathkernel_models.watching import Report, watch_attention
 
 Change = Callable[[Tensor], Tensor]
 """Takes the outputs of the heads of a layer, side by side, and returns their replacement."""

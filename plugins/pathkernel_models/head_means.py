@@ -11,15 +11,21 @@ import torch
 from torch import Tensor, nn
 
 from pathkernel_models.attention_module import AttentionModule
-from pathkernel_models.batches import call_model, check_device, split_batch, with_masks
 from pathkernel_models.errors import CaptureError
 from pathkernel_models.families.recognition import (
     attention_modules,
     beside_cross_attention,
     self_attention_beside,
 )
-from pathkernel_models.labels import check_no_mask
-from pathkernel_models.masks import HiddenKeys, aligned_padding, check_masks, given_mask, tells_mask
+from pathkernel_models.inputs.batches import call_model, check_device, split_batch, with_masks
+from pathkernel_models.inputs.labels import check_no_mask
+from pathkernel_models.inputs.masks import (
+    HiddenKeys,
+    aligned_padding,
+    check_masks,
+    given_mask,
+    tells_mask,
+)
 from pathkernel_models.state import open_to_observation
 from pathkernel_models.switching import ObservedHeads, observe_heads
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from pathkernel_models.attention_module import AttentionModule, block_name
-from pathkernel_models.batches import call_model
 from pathkernel_models.errors import CaptureError
-from pathkernel_models.watching import first_argument
+from pathkernel_models.inputs.batches import call_model
+from pathkernel_models.recording import first_argument
 
 
 def check_one_sequence(model: nn.Module, inputs: Any, layers: Sequence[AttentionModule]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pathkernel_models.masks import LOW
+from pathkernel_models.inputs.masks import LOW
 
 _VISIBLE = ("eager", "sdpa")  # attention of transformers by functions that a mode sees
 _ENCODER_LAYER = inspect.signature(nn.TransformerEncoderLayer.forward)

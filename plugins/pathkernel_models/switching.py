@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from pathkernel_models.attention_module import AttentionModule, Change, standing_in
 from pathkernel_models.compared_layers import ComparedLayers
 from pathkernel_models.errors import CaptureError
+from pathkernel_models.recording import Recording
 from pathkernel_models.state import suspend_compilation, without_fused_layers
-from pathkernel_models.watching import Recording, attends_across, replaced_forward
+from pathkernel_models.watching import attends_across, replaced_forward
 
 
 @contextmanager
@@ -175,9 +176,11 @@ def factors_by_layer(
     numbers = [layer.number for layer in running]
     for attention in layers:
         if (times := numbers.count(attention.number)) != 1:
+            remedy = "give batches on which they do, and the model that outputs runs; or that part "
+            remedy += "of a larger model which runs, such as its language model"
             raise CaptureError(
                 f"{attention.where} ran {times} times in the forward pass; each of the "
-                f"{len(layers)} layers must run once"
+                f"{len(layers)} layers must run once" + f": {remedy}" * (times == 0)
             )
     # towers may run in another order than they are registered in
     gains = {layer.number: layer.gains for layer in running}

@@ -28,7 +28,7 @@ from pathkernel_models.families.latent import describe_latent
 from pathkernel_models.families.parts import has_crossed_name, is_included, quantised_class
 from pathkernel_models.families.projections import describe_projections
 from pathkernel_models.families.torch_attention import describe_torch
-from pathkernel_models.watching import Points
+from pathkernel_models.recording import Points
 
 FAMILIES: tuple[Callable[[nn.Module, nn.Module], AttentionHeads | None], ...] = (
     describe_latent,

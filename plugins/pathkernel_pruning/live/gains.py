@@ -20,7 +20,7 @@ from pathkernel_models.derivatives import check_kept, check_leaves, derivatives
 from pathkernel_models.errors import CaptureError
 from pathkernel_models.families.recognition import attention_modules
 from pathkernel_models.heads_off import refuse_shared_weights
-from pathkernel_models.outputs import MANY_OUTPUTS, Outputs, checked_outputs
+from pathkernel_models.inputs.outputs import MANY_OUTPUTS, Outputs, checked_outputs
 from pathkernel_models.precision import is_half
 from pathkernel_models.relations import Relation, likely_relation, relation
 from pathkernel_models.state import open_to_observation, without_parameter_gradients

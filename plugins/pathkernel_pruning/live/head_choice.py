@@ -21,7 +21,7 @@ from pathkernel_datasets.variables.head_axis import Heads, scores_by_head
 from pathkernel_models.arguments import check_flag, check_report
 from pathkernel_models.attention_module import AttentionModule
 from pathkernel_models.heads_off import heads_by_layer
-from pathkernel_models.outputs import Outputs
+from pathkernel_models.inputs.outputs import Outputs
 from pathkernel_pruning.heads.gain_choice import (
     PRIOR_VARIANCE,
     TRIALS,

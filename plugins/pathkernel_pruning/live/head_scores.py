@@ -14,12 +14,12 @@ from pathkernel_core.paths.heads import every_head
 from pathkernel_datasets.variables.head_axis import scores_by_head
 from pathkernel_models.agreement import shows_values, with_own_function
 from pathkernel_models.arguments import check_batches, check_function, check_model
-from pathkernel_models.batches import call_model, split_batch
 from pathkernel_models.compared_layers import ComparedLayers
 from pathkernel_models.derivatives import check_kept, check_leaves, derivatives
 from pathkernel_models.errors import CaptureError
 from pathkernel_models.families.recognition import attention_modules
 from pathkernel_models.heads_off import refuse_shared_weights
+from pathkernel_models.inputs.batches import call_model, split_batch
 from pathkernel_models.relations import examples_interact
 from pathkernel_models.state import open_to_observation, set_evaluation, without_parameter_gradients
 from pathkernel_models.switching import factors_by_layer, scale_heads

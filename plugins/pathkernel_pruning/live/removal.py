@@ -57,8 +57,9 @@ def remove_heads(
     smaller : bool
         Take the heads out of the weights, which makes the model faster and renumbers its heads. A
         layer that loses all keeps one, which passes nothing on. The model's configuration then no
-        longer tells its shapes: save it by :func:`pathkernel_pruning.live.saving.save_model`. Heads
-        that share keys and values go in whole groups, or as many of each group that stays.
+        longer tells its shapes: save it by
+        :func:`pathkernel_pruning.live.saved.saving.save_model`. Heads that share keys and values go
+        in whole groups, or as many of each group that stays.
     gains : xarray.DataArray, dims (head,), optional
         Factors of all other heads, folded into the weights of the output projections; by default
         those of a choice, else 1.

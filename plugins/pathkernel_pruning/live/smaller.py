@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from pathkernel_models.attention_heads import AttentionHeads, input_axis
 from pathkernel_models.attention_module import AttentionModule, block_name
-from pathkernel_models.batches import call_model, split_batch, tensors_of
 from pathkernel_models.cross_attention import exclude, include_named
 from pathkernel_models.errors import CaptureError
 from pathkernel_models.families.parts import INCLUDED, is_included
 from pathkernel_models.families.recognition import attention_modules
+from pathkernel_models.inputs.batches import call_model, split_batch, tensors_of
 from pathkernel_models.linear_maps import check_stored
 from pathkernel_models.state import set_evaluation, without_fused_layers
 from pathkernel_pruning.heads.group_faults import list_groups
@@ -159,9 +159,12 @@ def _likely_cause(model: nn.Module, layers: Sequence[AttentionModule]) -> str:
     """Return a sentence on what heads of some layers share, or have beside their projections."""
     for attention in layers:
         if names := _parameters_beside(model, attention):
+            is_own = hasattr(attention.module, "pathkernel_heads")
             return (
                 f"Heads of {attention.where} have parameters beside their projections, which are "
                 f"not taken out: {', '.join(names[:4])}. "
+                + "Name them in AttentionHeads, in projections= or parameters=. "
+                * is_own
             )
     for attention in layers:
         arguments = inspect.signature(attention.module.forward).parameters
@@ -175,6 +178,12 @@ def _likely_cause(model: nn.Module, layers: Sequence[AttentionModule]) -> str:
             return (
                 f"Heads {groups} of {attention.where} share keys and values, and its code may "
                 "count on all of them. "
+            )
+        if hasattr(attention.module, "pathkernel_heads"):
+            return (
+                "Its forward pass has to take numbers of heads and sizes from attributes whose "
+                "names tell them, such as num_heads, num_kv_heads, head_dim and embed_dim, or from "
+                "the tensors (-1). "
             )
     return ""
 
@@ -422,7 +431,7 @@ def _renumber(
     shared = groups if re.search("kv|key_value", name) else counts
     if "group" in name:
         shared = counts[0] // groups[0], counts[1] // groups[1]
-    elif re.search("dim|size|width|embed", name):
+    elif re.search("dim|size|width|embe?d", name):
         if kind != "width":
             return number
         shared = description.size * shared[0], description.size * shared[1]

@@ -27,13 +27,13 @@ from torch.func import functional_call
 from pathkernel_core.paths.heads import every_head
 from pathkernel_core.system.errors import PathkernelError
 from pathkernel_datasets.variables.head_axis import scores_by_head
-from pathkernel_models.batches import call_model, split_batch, tensors_of
 from pathkernel_models.heads_off import heads_off
 from pathkernel_models.heads_table import list_heads
+from pathkernel_models.inputs.batches import call_model, split_batch, tensors_of
 from pathkernel_models.state import set_evaluation, without_fused_layers
-from pathkernel_pruning.live.loading import load_model
 from pathkernel_pruning.live.removal import remove_heads
-from pathkernel_pruning.live.saving import SavedModel, save_model
+from pathkernel_pruning.live.saved.loading import load_model
+from pathkernel_pruning.live.saved.saving import SavedModel, save_model
 
 Head = tuple[int, int]
 Change = Callable[[Tensor], Tensor]

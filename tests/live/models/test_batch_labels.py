@@ -8,7 +8,7 @@ from torch import nn
 
 from pathkernel_capture.capture import capture
 from pathkernel_models.errors import CaptureError
-from pathkernel_models.labels import check_no_mask
+from pathkernel_models.inputs.labels import check_no_mask
 
 INPUTS = torch.randn(3, 6, 8, generator=torch.Generator().manual_seed(0))
 MASK = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0], [1, 1, 0, 0, 0, 0]])

@@ -7,8 +7,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="capture is of PyTorch models")
 from torch import nn
 
-from pathkernel_models.batches import call_model, named_arguments
 from pathkernel_models.errors import CaptureError
+from pathkernel_models.inputs.batches import call_model, named_arguments
 
 INPUTS = torch.arange(6.0).reshape(2, 3)
 

@@ -15,9 +15,9 @@ from pathkernel_models.errors import CaptureError
 from pathkernel_models.heads_off import heads_off
 from pathkernel_models.heads_table import list_heads
 from pathkernel_pruning.live.head_scores import gradient_scores
-from pathkernel_pruning.live.loading import load_model
 from pathkernel_pruning.live.removal import remove_heads
-from pathkernel_pruning.live.saving import save_model
+from pathkernel_pruning.live.saved.loading import load_model
+from pathkernel_pruning.live.saved.saving import save_model
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*nested")  # of torch's own
 WIDTH, HEADS, SIZE = 16, 4, 4

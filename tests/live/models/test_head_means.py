@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from pathkernel_models.attention_heads import AttentionHeads
 from pathkernel_models.errors import CaptureError
 from pathkernel_models.heads_off import heads_off
-from pathkernel_models.masks import tells_mask
+from pathkernel_models.inputs.masks import tells_mask
 
 WIDTH, HEADS, TOKENS, SEQUENCES = 12, 3, 6, 4
 SIZE = WIDTH // HEADS

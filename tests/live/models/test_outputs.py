@@ -4,8 +4,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="live models are of PyTorch")
 
-from pathkernel_models import outputs as module
-from pathkernel_models.outputs import checked_outputs
+from pathkernel_models.inputs import outputs as module
+from pathkernel_models.inputs.outputs import checked_outputs
 
 MANY = 12
 

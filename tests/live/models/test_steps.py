@@ -246,10 +246,9 @@ class OneOfItsOwn(nn.Module):
 
     def pathkernel_heads(self):
         """Describe the heads."""
-        projections = [*self.maps, self.factors]
         count = self.mix.in_features // SIZE
         return AttentionHeads(
-            count, self.mix, projections, gate=(self.factors, torch.tanh), parameters=[self.rest]
+            count, self.mix, self.maps, gate=(self.factors, torch.tanh), parameters=[self.rest]
         )
 
 
@@ -307,18 +306,30 @@ def test_a_gate_that_is_not_the_modules_is_told(fault, inputs):
 
 
 @pytest.mark.parametrize(
-    "factors",
-    [lambda output: None, lambda output: output[..., None], lambda output: output[..., :3]],
+    ("factors", "fault"),
+    [
+        (lambda z: None, r"gate must return \(batch, token, 4\), or .* but returned None"),
+        (lambda z: z[..., None], r"gate must return .* but returned \(3, 6, 4, 1\)"),
+        (lambda z: z[..., :3], r"gate must return .* but returned \(3, 6, 3\)"),
+        (
+            lambda z: z.missing,
+            "the function of gate raised AttributeError: .* the output of Linear",
+        ),
+    ],
 )
-def test_factors_of_another_shape_are_told(factors, inputs):
+def test_factors_of_another_shape_are_told(factors, fault, inputs):
     class Wrong(OneOfItsOwn):
         def pathkernel_heads(self):
             """Describe the heads with factors of another shape."""
             return AttentionHeads(HEADS, self.mix, self.maps, gate=(self.factors, factors))
 
     model = nn.Sequential(Wrong()).double().eval()
-    with pytest.raises(CaptureError, match=r"gate must return \(batch, token, 4\), or"):
-        capture(model, [inputs], readout="mean")
+    for use in (
+        lambda: capture(model, [inputs], readout="mean"),
+        lambda: remove_heads(model, [(1, 1)], batch=inputs),
+    ):
+        with pytest.raises(CaptureError, match=fault):
+            use()
 
 
 @pytest.mark.parametrize(("heads", "off"), [(6, [1]), (6, [2, 3, 5]), (2, [2]), (8, [1, 6])])

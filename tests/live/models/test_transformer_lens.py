@@ -20,9 +20,9 @@ from pathkernel_models.heads_table import list_heads
 from pathkernel_pruning.live.comparison import compare_heads
 from pathkernel_pruning.live.head_choice import choose_heads, curvature_scores, refit_gains
 from pathkernel_pruning.live.head_scores import gradient_scores, magnitude_scores
-from pathkernel_pruning.live.loading import load_model
 from pathkernel_pruning.live.removal import remove_heads
-from pathkernel_pruning.live.saving import save_model
+from pathkernel_pruning.live.saved.loading import load_model
+from pathkernel_pruning.live.saved.saving import save_model
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of TransformerLens and few examples
 

@@ -10,9 +10,9 @@ from test_saving_changes import IDS, IMAGES, STATES, built
 from torch import nn
 
 from pathkernel_models.heads_table import list_heads
-from pathkernel_pruning.live.loading import load_model
 from pathkernel_pruning.live.removal import remove_heads
-from pathkernel_pruning.live.saving import save_model
+from pathkernel_pruning.live.saved.loading import load_model
+from pathkernel_pruning.live.saved.saving import save_model
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the libraries' own
 LACKING = [name for name in ("onnxscript", "onnxruntime") if not importlib.util.find_spec(name)]

@@ -19,11 +19,11 @@ from test_saving_transformers import built
 from torch import nn
 
 from pathkernel_models.errors import CaptureError
-from pathkernel_pruning.live.bounds import Bounds
-from pathkernel_pruning.live.confinement import confined
-from pathkernel_pruning.live.loading import load_model
 from pathkernel_pruning.live.removal import remove_heads
-from pathkernel_pruning.live.saving import save_model
+from pathkernel_pruning.live.saved.bounds import Bounds
+from pathkernel_pruning.live.saved.confinement import confined
+from pathkernel_pruning.live.saved.loading import load_model
+from pathkernel_pruning.live.saved.saving import save_model
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers' own
 # a hundred take half a minute: PATHKERNEL_EDITS=100 PATHKERNEL_SEED=7

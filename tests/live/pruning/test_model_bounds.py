@@ -10,9 +10,9 @@ transformers = pytest.importorskip(
 from test_saving_transformers import built
 from torch import nn
 
-from pathkernel_pruning.live.bounds import Bounds, BoundsError
-from pathkernel_pruning.live.loading import load_model
-from pathkernel_pruning.live.saving import save_model
+from pathkernel_pruning.live.saved.bounds import Bounds, BoundsError
+from pathkernel_pruning.live.saved.loading import load_model
+from pathkernel_pruning.live.saved.saving import save_model
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers' own
 SMALL = Bounds.of_shapes([(4, 4)])

@@ -11,11 +11,11 @@ torch = pytest.importorskip("torch", reason="capture is of PyTorch models")
 from test_saving_changes import FAMILIES, IDS, SMALL, STATES, Own, are_equal, built, outputs
 from torch import nn
 
-from pathkernel_models.batches import tensors_of
 from pathkernel_models.errors import CaptureError
-from pathkernel_pruning.live.loading import load_model
+from pathkernel_models.inputs.batches import tensors_of
 from pathkernel_pruning.live.removal import remove_heads
-from pathkernel_pruning.live.saving import save_model
+from pathkernel_pruning.live.saved.loading import load_model
+from pathkernel_pruning.live.saved.saving import save_model
 
 LANGUAGE = ["llama", "bert", "gpt2"]
 

@@ -13,7 +13,7 @@ transformers = pytest.importorskip(
 
 from pathkernel_models.heads_off import heads_off
 from pathkernel_pruning.live.removal import remove_heads
-from pathkernel_pruning.live.saving import save_model
+from pathkernel_pruning.live.saved.saving import save_model
 
 SMALL = {
     "vocab_size": 50,

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch", reason="capture is of PyTorch models")
 from torch import nn
 
 import pathkernel as pk
-from pathkernel_pruning.live.rebuilding import _Undrawn, with_infinities
+from pathkernel_pruning.live.saved.rebuilding import _Undrawn, with_infinities
 
 
 @pytest.mark.parametrize("limits", [(-2.0, 2.0), (0.1, 3.0), (1.5, 2.0), (2.0, 3.0)])

@@ -17,9 +17,9 @@ from torch.nn import functional as F
 from pathkernel_capture.capture import capture
 from pathkernel_models.errors import CaptureError
 from pathkernel_models.heads_table import list_heads
-from pathkernel_pruning.live.loading import load_model
 from pathkernel_pruning.live.removal import remove_heads
-from pathkernel_pruning.live.saving import save_model
+from pathkernel_pruning.live.saved.loading import load_model
+from pathkernel_pruning.live.saved.saving import save_model
 
 WIDTH, HEADS = 16, 4
 INPUTS = torch.randn(3, 5, WIDTH, generator=torch.Generator().manual_seed(1))
@@ -136,7 +136,7 @@ def test_a_last_head_that_is_taken_out_again_and_again(tmp_path, monkeypatch):
     description = json.loads((tmp_path / "pathkernel.json").read_text())
     assert description["layers"]["layers.1.self_attn"]["left"] == [[4]]
     assert torch.equal(outputs(load_model(tmp_path, encoder())), outputs(model))
-    monkeypatch.setattr("pathkernel_pruning.live.description._MOST_REMOVALS", 0)
+    monkeypatch.setattr("pathkernel_pruning.live.saved.description._MOST_REMOVALS", 0)
     with pytest.raises(CaptureError, match=r"taken out 1 times, and only 0 times are saved; take"):
         save_model(model, tmp_path / "again")
     with pytest.raises(CaptureError, match="1 removals of layer"):
@@ -213,7 +213,7 @@ def test_an_interrupted_save_leaves_the_older_model(smaller, monkeypatch):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("pathkernel_pruning.live.saving.json.dumps", interrupt)
+    monkeypatch.setattr("pathkernel_pruning.live.saved.saving.json.dumps", interrupt)
     with pytest.raises(KeyboardInterrupt):
         save_model(changed(encoder()), folder)
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == before

@@ -13,13 +13,13 @@ torch = pytest.importorskip("torch", reason="capture is of PyTorch models")
 from safetensors.torch import load_file
 from torch import nn
 
-from pathkernel_models.batches import tensors_of
 from pathkernel_models.errors import CaptureError
 from pathkernel_models.heads_table import list_heads
+from pathkernel_models.inputs.batches import tensors_of
 from pathkernel_models.state import suspend_compilation
-from pathkernel_pruning.live.loading import load_model
 from pathkernel_pruning.live.removal import remove_heads
-from pathkernel_pruning.live.saving import save_model
+from pathkernel_pruning.live.saved.loading import load_model
+from pathkernel_pruning.live.saved.saving import save_model
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the libraries' own
 WIDTH, HEADS = 16, 4

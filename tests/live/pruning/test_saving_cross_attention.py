@@ -17,9 +17,9 @@ from safetensors.torch import load_file, save_file
 from pathkernel_models.cross_attention import include_cross_attention
 from pathkernel_models.errors import CaptureError
 from pathkernel_models.heads_table import list_heads
-from pathkernel_pruning.live.loading import load_model
 from pathkernel_pruning.live.removal import remove_heads
-from pathkernel_pruning.live.saving import save_model
+from pathkernel_pruning.live.saved.loading import load_model
+from pathkernel_pruning.live.saved.saving import save_model
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers' own
 CROSSED = [(4, 2), (4, 4), (6, 1), (6, 2)]

@@ -15,12 +15,12 @@ from edited_models import correct_checksums
 from safetensors.torch import load_file, save_file
 from test_transformers import GROUPED, MODELS, OTHERS, SMALL, T5
 
-from pathkernel_models.batches import tensors_of
 from pathkernel_models.errors import CaptureError
 from pathkernel_models.heads_table import list_heads
-from pathkernel_pruning.live.loading import load_model
+from pathkernel_models.inputs.batches import tensors_of
 from pathkernel_pruning.live.removal import remove_heads
-from pathkernel_pruning.live.saving import save_model
+from pathkernel_pruning.live.saved.loading import load_model
+from pathkernel_pruning.live.saved.saving import save_model
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers' own
 FAMILIES = {name: (kind, options) for name, (_, kind, options, _, _) in MODELS.items()}
@@ -44,7 +44,7 @@ from pathlib import Path
 warnings.simplefilter("ignore")
 import torch, transformers
 import pathkernel as pk
-from pathkernel_models.batches import tensors_of
+from pathkernel_models.inputs.batches import tensors_of
 from safetensors.torch import load_file, save_file
 transformers.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
@@ -351,3 +351,13 @@ def test_code_of_others_is_not_loaded(tmp_path):
     assert type(again) is transformers.BertModel
     assert again.config._attn_implementation == "sdpa"
     assert torch.equal(outputs_of(again, batch)["0"], outputs_of(model, batch)["0"])
+
+
+def test_a_pass_that_told_hidden_states_changes_nothing(tmp_path):
+    """Transformers leaves the hooks by which it tells them on the modules."""
+    config = transformers.LlamaConfig(**SMALL)
+    model = transformers.LlamaForCausalLM(config).eval()
+    with torch.no_grad():
+        model(torch.tensor([[3, 4, 5]]), output_hidden_states=True, output_attentions=True)
+    saved = save_model(model, tmp_path)
+    assert (saved.loaded_by, saved.changes) == ("from_pretrained", ())

@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="capture is of PyTorch models")
 from torch import nn
 
-from pathkernel_pruning.live.structure import passing_tensors, structure_of
+from pathkernel_pruning.live.saved.structure import passing_tensors, structure_of
 
 
 def test_parts_of_the_model_are_named():

@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch", reason="capture is of PyTorch models")
 from torch import nn
 from torch.nn import functional as F
 
-from pathkernel_pruning.live.structure import structure_of
+from pathkernel_pruning.live.saved.structure import structure_of
 
 
 class Mode(Enum):

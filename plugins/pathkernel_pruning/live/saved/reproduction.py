@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from pathkernel_core.system.memory import check_memory
 from pathkernel_models.errors import CaptureError
-from pathkernel_pruning.live.confinement import confined
-from pathkernel_pruning.live.rebuilding import tied_names, timm_options
+from pathkernel_pruning.live.saved.confinement import confined
+from pathkernel_pruning.live.saved.rebuilding import tied_names, timm_options
+from pathkernel_pruning.live.saved.structure import Difference, passing_tensors, structure_of
 from pathkernel_pruning.live.smaller import check_same, outputs_of
-from pathkernel_pruning.live.structure import Difference, passing_tensors, structure_of
 
 _ROUNDINGS = 4  # of single precision: devices compute the same tables with other last digits
 

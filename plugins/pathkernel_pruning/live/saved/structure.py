@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from pathkernel_models.errors import CaptureError
 from pathkernel_pruning.live.fewer_heads import FewerHeads
-from pathkernel_pruning.live.value_texts import (
+from pathkernel_pruning.live.saved.value_texts import (
     LIBRARIES,
     OF_TORCH,
     ValueReader,
@@ -44,11 +44,15 @@ _NEUTRAL = re.compile(
 _NEUTRAL_OF_TRANSFORMERS = re.compile(
     r"vocab_size|_require_grads_hooks?|warnings_issued|hf_device_map|hf_quantizer|model_tags"
     r"|is_quantized|is_loaded_in_\dbit|quantization_method|is_parallelizable|model_parallel"
-    r"|device_map|_?loss_function"
+    r"|device_map|_?loss_function|_output_capturing_hooks_installed"
 )
 _HOOKS = {"_forward_hooks": "forward hooks", "_forward_pre_hooks": "forward pre-hooks"}
-# by which gradients reach adapters below frozen embeddings; outputs are the same
-_NEUTRAL_HOOKS = re.compile(r"(transformers|peft)\..*\bmake_inputs_require_grads?")
+# by which gradients reach adapters below frozen embeddings, and transformers tells hidden states
+# and attentions, whose hooks stay after a pass that asked for them; outputs are the same
+_NEUTRAL_HOOKS = re.compile(
+    r"(transformers|peft)\..*\bmake_inputs_require_grads?"
+    r"|transformers\.utils\.output_capturing\..*"
+)
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
 

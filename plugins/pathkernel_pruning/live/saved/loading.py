@@ -15,10 +15,10 @@ from pathkernel_core.system.local_files import check_local
 from pathkernel_core.system.memory import check_memory
 from pathkernel_core.system.text import printable
 from pathkernel_models.errors import CaptureError
-from pathkernel_pruning.live.bounds import Bounds
-from pathkernel_pruning.live.confinement import confined
-from pathkernel_pruning.live.content import Content, passing_faults, stored_name
-from pathkernel_pruning.live.description import (
+from pathkernel_pruning.live.saved.bounds import Bounds
+from pathkernel_pruning.live.saved.confinement import confined
+from pathkernel_pruning.live.saved.content import Content, passing_faults, stored_name
+from pathkernel_pruning.live.saved.description import (
     CONFIGURATION,
     DESCRIPTION,
     GENERATION,
@@ -31,10 +31,10 @@ from pathkernel_pruning.live.description import (
     read_json,
     read_shapes,
 )
-from pathkernel_pruning.live.rebuilding import Recipe, generates, passing_buffers, shapes_of
+from pathkernel_pruning.live.saved.rebuilding import Recipe, generates, passing_buffers, shapes_of
+from pathkernel_pruning.live.saved.structure import structure_of
+from pathkernel_pruning.live.saved.wrappers import without_wrappers
 from pathkernel_pruning.live.smaller import removed_again
-from pathkernel_pruning.live.structure import structure_of
-from pathkernel_pruning.live.wrappers import without_wrappers
 
 _RESTORE = "restore the folder from a copy, or save the model again"
 _GIVE = "give the model that was saved, built whole as before heads were taken out"

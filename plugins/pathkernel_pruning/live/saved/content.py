@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from pathkernel_models.errors import CaptureError
-from pathkernel_pruning.live.bounds import Bounds
-from pathkernel_pruning.live.rebuilding import tied_names
-from pathkernel_pruning.live.structure import passing_tensors
-from pathkernel_pruning.live.value_texts import OF_TORCH
+from pathkernel_pruning.live.saved.bounds import Bounds
+from pathkernel_pruning.live.saved.rebuilding import tied_names
+from pathkernel_pruning.live.saved.structure import passing_tensors
+from pathkernel_pruning.live.saved.value_texts import OF_TORCH
 
 
 @dataclass
@@ -29,7 +29,7 @@ class Content:
         Names of entries that are others, too, and the names of these.
     passing : dict of str to Tensor
         Parameters, buffers and tensors that the state does not have, by
-        :func:`pathkernel_pruning.live.structure.passing_tensors`.
+        :func:`pathkernel_pruning.live.saved.structure.passing_tensors`.
     """
 
     tensors: dict[str, Tensor]

@@ -21,9 +21,10 @@ from pathkernel_models.attention_module import AttentionModule
 from pathkernel_models.cross_attention import include_named
 from pathkernel_models.errors import CaptureError
 from pathkernel_models.families.recognition import attention_modules
-from pathkernel_pruning.live.bounds import BoundsError
-from pathkernel_pruning.live.content import Content, passing_faults
-from pathkernel_pruning.live.description import (
+from pathkernel_pruning.live.head_choice import HeadChoice
+from pathkernel_pruning.live.saved.bounds import BoundsError
+from pathkernel_pruning.live.saved.content import Content, passing_faults
+from pathkernel_pruning.live.saved.description import (
     APART,
     CONFIGURATION,
     DESCRIPTION,
@@ -34,8 +35,7 @@ from pathkernel_pruning.live.description import (
     Description,
     checksum,
 )
-from pathkernel_pruning.live.head_choice import HeadChoice
-from pathkernel_pruning.live.rebuilding import (
+from pathkernel_pruning.live.saved.rebuilding import (
     Recipe,
     changed_configuration,
     configuration,
@@ -43,10 +43,10 @@ from pathkernel_pruning.live.rebuilding import (
     recipe_of,
     shapes_of,
 )
-from pathkernel_pruning.live.reproduction import check_library, check_reproduction
+from pathkernel_pruning.live.saved.reproduction import check_library, check_reproduction
+from pathkernel_pruning.live.saved.structure import structure_of
+from pathkernel_pruning.live.saved.wrappers import without_wrappers
 from pathkernel_pruning.live.smaller import Removals, removals_of, removed_again
-from pathkernel_pruning.live.structure import structure_of
-from pathkernel_pruning.live.wrappers import without_wrappers
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ from torch.overrides import TorchFunctionMode
 
 from pathkernel_core.system.memory import bytes_in_words
 from pathkernel_core.system.text import printable
-from pathkernel_models.batches import tensors_of
 from pathkernel_models.errors import CaptureError
+from pathkernel_models.inputs.batches import tensors_of
 
 _LAYERS = re.compile(r"(^|_)n(um)?_.*layers?$|layers$|^depths?$|^n_layers?$")
 _MOST_LAYERS = 1000  # that a configuration may ask for, if the weights have fewer arrays

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from pathkernel_models.batches import named_arguments
 from pathkernel_models.errors import CaptureError
+from pathkernel_models.inputs.batches import named_arguments
 
 SOFTMAX = (torch.softmax, F.softmax, Tensor.softmax, torch.special.softmax)
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from pathkernel_models.batches import tensors_of
 from pathkernel_models.errors import CaptureError
+from pathkernel_models.inputs.batches import tensors_of
 
 _LABELS = re.compile("(labels?|label_ids|targets?|y)", re.IGNORECASE)
 _MASKS = re.compile("((attention|attn|(key_)?padding)_?)?masks?", re.IGNORECASE)

@@ -27,9 +27,9 @@ from pathkernel_models.attention_module import AttentionModule
 from pathkernel_models.cross_attention import include_named
 from pathkernel_models.errors import CaptureError
 from pathkernel_models.families.recognition import attention_modules
-from pathkernel_pruning.live.bounds import Bounds, BoundsError
-from pathkernel_pruning.live.confinement import confined
-from pathkernel_pruning.live.foreign_names import check_names, without_foreign
+from pathkernel_pruning.live.saved.bounds import Bounds, BoundsError
+from pathkernel_pruning.live.saved.confinement import confined
+from pathkernel_pruning.live.saved.foreign_names import check_names, without_foreign
 
 _TIMM_OPTIONS = ("num_classes", "in_chans", "img_size", "global_pool")
 _RANDOM = re.compile(

@@ -15,9 +15,9 @@ from typing import Any
 from pathkernel_core.system.local_files import is_damage, open_regular
 from pathkernel_core.system.text import printable
 from pathkernel_models.errors import CaptureError
+from pathkernel_pruning.live.saved.structure import Structure
+from pathkernel_pruning.live.saved.value_texts import LIBRARIES
 from pathkernel_pruning.live.smaller import KINDS, Removals
-from pathkernel_pruning.live.structure import Structure
-from pathkernel_pruning.live.value_texts import LIBRARIES
 
 FORMAT = "pathkernel model 1"
 
@@ -59,7 +59,7 @@ class Description:
         Further names of weights.
     loaded_by : str
     changes, taken_out, zero : tuple of str
-        As of :class:`pathkernel_pruning.live.saving.SavedModel`.
+        As of :class:`pathkernel_pruning.live.saved.saving.SavedModel`.
     choice : dict or None
         Labels of the ``heads`` of a choice, ``gains`` of all by label, and the ``rise`` of the
         loss; nothing depends on it.
