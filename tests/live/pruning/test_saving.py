@@ -320,3 +320,14 @@ def test_a_class_is_never_imported_by_a_name_in_a_file(smaller, monkeypatch):
     edited(**{"class": "os.system"}, name="system")(folder)
     with pytest.raises(CaptureError, match=r"holds a os.system, which is not built from a file"):
         load_model(folder)
+
+
+@pytest.mark.parametrize("model", [nn.Linear, "bert-base", {"weight": torch.ones(2)}])
+def test_what_is_no_model_is_told(tmp_path, model):
+    save_model(nn.Sequential(nn.TransformerEncoderLayer(8, 2, 16)), tmp_path / "whole")
+    for use in (
+        lambda: save_model(model, tmp_path / "other"),
+        lambda: load_model(tmp_path / "whole", model=model),
+    ):
+        with pytest.raises(TypeError, match=r"model must be a torch\.nn\.Module, but is"):
+            use()

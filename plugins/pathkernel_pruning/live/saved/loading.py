@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from pathkernel_core.system.local_files import check_local
 from pathkernel_core.system.memory import check_memory
 from pathkernel_core.system.text import printable
+from pathkernel_models.arguments import check_model
 from pathkernel_models.errors import CaptureError
 from pathkernel_pruning.live.saved.bounds import Bounds
 from pathkernel_pruning.live.saved.confinement import confined
@@ -75,6 +76,8 @@ def load_model(folder: str | os.PathLike, model: nn.Module | None = None) -> nn.
         counters or change outputs. Those of ``model`` stay.
     """
     check_local(folder)
+    if model is not None:
+        check_model(model)
     folder = Path(folder)
     description = read_description(folder)
     shapes = read_shapes(folder / description.weights)

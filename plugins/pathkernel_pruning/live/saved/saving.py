@@ -16,7 +16,7 @@ from pathkernel_core.system.atomic import replacing_folder
 from pathkernel_core.system.errors import PathkernelError
 from pathkernel_core.system.local_files import check_local
 from pathkernel_core.system.text import printable
-from pathkernel_models.arguments import described
+from pathkernel_models.arguments import check_model, described
 from pathkernel_models.attention_module import AttentionModule
 from pathkernel_models.cross_attention import include_named
 from pathkernel_models.errors import CaptureError
@@ -132,6 +132,7 @@ def save_model(
     """
     if choice is not None and not isinstance(choice, HeadChoice):
         raise TypeError(f"choice must be a HeadChoice, of choose_heads, but is {described(choice)}")
+    check_model(model)
     folder = _free_folder(folder)
     with without_wrappers(model) as inner:
         return _save(inner, folder, None if choice is None else _describe(choice))
