@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 import pathkernel_core as pk
 from pathkernel_core import Network, Problem
+from pathkernel_core.energy.kernel_packing import check_own_kernels
+from pathkernel_core.system.errors import NotPositiveDefiniteError
 
 NETWORKS = {
     "skip": Network((2, 1), 10, skips=(0.7, None)),
@@ -327,3 +329,13 @@ def test_derivatives_refuse_what_belongs_to_the_other_problem(generator):
         given.predict(kernels, -own)
     with pytest.raises(pk.NotPositiveDefiniteError, match="not kernels of the same new examples"):
         given.predict(kernels, own / 10)
+
+
+@pytest.mark.parametrize("size", [1e-9, 1.0, 1e9])
+def test_variances_of_branches_are_negative_by_their_own_rounding_alone(size):
+    own = size * np.array([[1.0, 2.0, 1e-16], [3.0, 1.0, 2.0]])
+    own[0, 2] *= -1
+    check_own_kernels(own, shared=False)
+    own[0, 2] = -1e-3 * size
+    with pytest.raises(NotPositiveDefiniteError, match="cannot be negative, but has"):
+        check_own_kernels(own, shared=False)

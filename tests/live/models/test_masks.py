@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from pathkernel_capture.capture import capture
 from pathkernel_models.attention_heads import AttentionHeads
 from pathkernel_models.errors import CaptureError
+from pathkernel_models.inputs.masks import boolean_masks, check_boolean_masks
 
 WIDTH, HEADS, TOKENS = 12, 3, 6
 
@@ -228,3 +229,26 @@ def test_stacks_that_see_several_sequences():
     with pytest.raises(CaptureError, match=refusal + r".* choose the layers of one sequence"):
         capture(Stacks("apart"), [batch])
     assert capture(Stacks("apart"), [batch], layers=(2,)).heads == (HEADS + 1,)
+
+
+def test_attention_to_keys_that_a_boolean_mask_hides_is_told():
+    mask = torch.ones(2, 1, 4, 5, dtype=torch.bool).tril()
+    mask[1, :, 2] = False  # a query without a key attends to all
+    attention = mask.double().expand(2, 3, 4, 5).clone()
+    attention[1, :, 2] = 0.2
+    check_boolean_masks({"attention_mask": mask}, attention, "layer 1")
+    attention[0, 1, 2, 4] = 0.01
+    with pytest.raises(CaptureError, match=r"attention_mask of the batch is boolean and False at"):
+        check_boolean_masks({"attention_mask": mask}, attention, "layer 1")
+    check_boolean_masks({"attention_mask": mask[..., :3]}, attention, "layer 1")  # of other keys
+
+
+def test_boolean_masks_are_those_of_four_axes():
+    class Model(nn.Module):
+        def set_attn_implementation(self, name):
+            """Make a model of transformers of it."""
+
+    four, two = torch.ones(2, 1, 4, 4, dtype=torch.bool), torch.ones(2, 4, dtype=torch.bool)
+    for mask, masks in ((four, {"attention_mask": four}), (two, {}), (four.double(), {})):
+        assert boolean_masks(Model(), {"attention_mask": mask}, crossed=False) == masks
+    assert boolean_masks(nn.Linear(2, 2), {"attention_mask": four}, crossed=False) == {}

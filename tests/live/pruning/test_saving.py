@@ -78,6 +78,7 @@ def test_heads_keep_their_original_numbers(smaller):
     assert saved.taken_out == ("1-2", "1-3", "2-1", "3-2", "3-3", "3-4")
     assert saved.zero == ("1-4", "3-1")
     assert saved.loaded_by == "load_model with model="
+    assert (saved.changes, saved.excess) == ((), "")
     description = json.loads((folder / "pathkernel.json").read_text())
     assert description["taken_out"] == list(saved.taken_out)
     assert description["class"] == "torch.nn.modules.transformer.TransformerEncoder"

@@ -8,6 +8,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="capture is of PyTorch models")
 from torch import nn
 
+from pathkernel_pruning.live.saved.structure import _stored_names as stored_names
 from pathkernel_pruning.live.saved.structure import passing_tensors, structure_of
 
 
@@ -74,3 +75,28 @@ def test_tensors_that_the_state_does_not_have():
     model[1].register_buffer("table", torch.ones(3), persistent=False)
     model[1].cache, model[1].alias = torch.zeros(2), model[0].weight
     assert passing_tensors(model).keys() == {"1.table", "1.cache"}
+
+
+def test_attributes_put_on_a_container_are_no_computation():
+    model, other = (nn.Sequential(nn.Linear(2, 2), nn.ReLU()) for _ in range(2))
+    model.note = "first"
+    (difference,) = structure_of(model).differences(structure_of(other))
+    assert difference.cause == "attribute"
+    named = [nn.ModuleDict({name: nn.Linear(2, 2) for name in order}) for order in ("ab", "ba")]
+    (difference,) = structure_of(named[0]).differences(structure_of(named[1]))
+    assert difference.cause == "computation"
+
+
+def test_properties_store_what_their_getter_and_setter_do():
+    class Cached:
+        @property
+        def table(self):
+            """A table, made once."""
+            self.made = 1
+            return self.made
+
+        @table.setter
+        def table(self, value):
+            self.given = value
+
+    assert stored_names(Cached.table) == {"made", "given"}
