@@ -126,6 +126,20 @@ def test_chunks_of_any_number_of_blocks_tell_what_they_unpack_to(tmp_path, size,
         assert frame_content(io.BytesIO(frame), len(frame)) == size
 
 
+@pytest.mark.parametrize(
+    "flags",
+    [0b00000000, 0b00000001, 0b00100001, 0b00100010],
+    ids=["of unknown size", "of unknown size with a dictionary", "with a dictionary", "another"],
+)
+def test_frames_that_no_run_writes_are_refused(flags):
+    frame = bytearray(numcodecs.Zstd(level=0).encode(bytes(70_000)))
+    frame[4] = flags
+    stream = io.BytesIO(bytes(frame))
+    stream.name = "c/0"
+    with pytest.raises(ValueError, match="c/0 is no chunk that pathkernel writes"):
+        frame_content(stream, len(frame))
+
+
 def test_chunks_that_unpack_to_more_are_refused(path):
     """Frames that follow one another are one to a decoder."""
     file = path / "study.zarr" / "action" / "c" / "0" / "0" / "0"

@@ -426,3 +426,59 @@ def test_other_parts_of_the_weights_are_no_sinks(sink, inputs):
         heads[:, :, 1] -= mean[1]
         heads[:, :, [0, 2, 3]] = 0
         same(given, heads.flatten(-2) @ model.o_proj.weight.T)
+
+
+def test_a_gate_of_fewer_rows_than_heads_is_left_whole(inputs):
+    class Shared(OneOfItsOwn):
+        """One factor for all heads."""
+
+        def __init__(self):
+            super().__init__()
+            self.factors = nn.Linear(WIDTH, 1)
+
+        def pathkernel_heads(self):
+            """Describe the heads."""
+            count = self.mix.in_features // SIZE
+            gate = (self.factors, lambda z: torch.tanh(z).expand(*z.shape[:-1], count))
+            return AttentionHeads(count, self.mix, self.maps, gate=gate, parameters=[self.rest])
+
+    torch.manual_seed(3)
+    model = nn.Sequential(Shared()).double().eval()
+    with torch.no_grad(), heads_off(model, [(1, 3)]):
+        expected = model(inputs)
+    remove_heads(model, [(1, 3)], batch=inputs, smaller=True)
+    with torch.no_grad():
+        same(model(inputs), expected)
+
+
+class ByGroups(Attention):
+    """Attention whose softmax has an axis of groups and one of their heads."""
+
+    def forward(self, states):
+        """Attend to states (batch, token, WIDTH)."""
+        groups = self.v_proj.out_features // SIZE
+        q = self.q_proj(states).unflatten(-1, (groups, -1, SIZE)).movedim(1, 3)
+        k, v = (
+            part(states).unflatten(-1, (groups, 1, SIZE)).movedim(1, 3)
+            for part in (self.k_proj, self.v_proj)
+        )
+        heads = (q @ k.mT).softmax(-1) @ v
+        return self.o_proj(heads.movedim(3, 1).flatten(2))
+
+
+def test_weights_by_groups_are_those_of_the_heads(inputs):
+    torch.manual_seed(7)
+    model = nn.Sequential(ByGroups(**ALL[0] | {"groups": 2})).double().eval()
+    q, k = (
+        part(inputs).unflatten(-1, (-1, SIZE)).transpose(1, 2)
+        for part in (model[0].q_proj, model[0].k_proj)
+    )
+    attention = (q @ k.repeat_interleave(2, dim=1).mT).softmax(-1)
+    expected = [inputs.mean(dim=1)[:, None], (attention @ inputs[:, None]).mean(dim=2)]
+    given = capture(model, [inputs], readout="mean").xi
+    same(torch.tensor(given), torch.cat(expected, dim=1))
+
+
+def test_self_attention_of_an_encoder_whose_name_is_of_crosses():
+    model = nn.ModuleDict({"cross_encoder": nn.Sequential(Block(ALL[0]))})
+    assert pk.list_heads(model)["attention"].tolist() == ["self"]

@@ -226,6 +226,15 @@ def test_the_choice_does_not_depend_on_labels(order, trials, refits):
     np.testing.assert_allclose(others.gains, choice.gains[list(order)], atol=1e-10)
 
 
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("trials", [1, 2, HEADS])
+def test_trials_change_nothing_where_the_form_is_exact(trials, seed):
+    heads, choice = chosen(network(seed=seed), 4, trials=trials)
+    by_form, expected = chosen(network(seed=seed), 4)
+    assert heads == by_form
+    np.testing.assert_allclose(choice.expected, expected.expected)
+
+
 def test_trials_find_what_the_form_underrates():
     class Bent(LinearNetwork):
         """Head 0 has a small derivative, but is needed."""
