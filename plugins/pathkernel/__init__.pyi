@@ -106,10 +106,10 @@ from pathkernel_pruning.live.head_choice import curvature_scores as curvature_sc
 from pathkernel_pruning.live.head_choice import refit_gains as refit_gains
 from pathkernel_pruning.live.head_scores import gradient_scores as gradient_scores
 from pathkernel_pruning.live.head_scores import magnitude_scores as magnitude_scores
-from pathkernel_pruning.live.loading import load_model as load_model
 from pathkernel_pruning.live.removal import remove_heads as remove_heads
-from pathkernel_pruning.live.saving import SavedModel as SavedModel
-from pathkernel_pruning.live.saving import save_model as save_model
+from pathkernel_pruning.live.saved.loading import load_model as load_model
+from pathkernel_pruning.live.saved.saving import SavedModel as SavedModel
+from pathkernel_pruning.live.saved.saving import save_model as save_model
 from pathkernel_sampling.attention.corrections import next_order_density as next_order_density
 from pathkernel_sampling.chains.diagnostics import diagnose as diagnose
 from pathkernel_sampling.chains.diagnostics import predictor as predictor
