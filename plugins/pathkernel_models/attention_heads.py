@@ -120,8 +120,7 @@ class AttentionHeads:
         parts = [self.count, groups, groups]
         if len(rows) < len(parts):  # fused ones are the last
             parts = [*parts[: len(rows) - 1], sum(parts[len(rows) - 1 :])]
-        is_uneven = self._joins_keys and self.by_head  # keys may have another size
-        if is_uneven:
+        if self._joins_by_head:
             parts = [self.count, self.count]
         parts += [self.count] * (len(rows) - len(parts))
         # of norms of all heads at once, queries of heads that are gone are still computed
@@ -134,14 +133,13 @@ class AttentionHeads:
             groups < 1
             or self.count % groups
             or not all(even)
-            or (len(rows) < 3 and not is_uneven and rows[-1] != parts[-1] * self.size)
-            or (is_uneven and rows[1] <= self.count * self.size)
+            or (len(rows) < 3 and not self._joins_by_head and rows[-1] != parts[-1] * self.size)
+            or (self._joins_by_head and rows[1] <= self.count * self.size)
         ):
             raise CaptureError(
                 f"projections of {', '.join(map(str, rows))} rows are not those of queries, keys "
                 f"and values of {self.count} heads, of which each passes on {self.size} numbers"
             )
-
         for name, norm, part in zip(("query_norm", "key_norm"), norms, (self.count, groups)):
             weight = getattr(norm, "weight", None)
             if norm is not None and not (
@@ -200,7 +198,7 @@ class AttentionHeads:
     @property
     def groups(self) -> int:
         """Number of heads of keys and values."""
-        if self._joins_keys and self.by_head:
+        if self._joins_by_head:
             return self.count
         if self.is_fused:
             return (len(_rows(self.projections[0])) // self.size - self.count) // 2
@@ -210,6 +208,11 @@ class AttentionHeads:
     def _joins_keys(self) -> bool:
         """Whether keys and values share a projection that is not of the queries."""
         return len(self.projections) == 2
+
+    @property
+    def _joins_by_head(self) -> bool:
+        """Whether they share it head by head, so that keys may have another size than values."""
+        return self._joins_keys and self.by_head
 
     @property
     def value_projection(self) -> nn.Module:
@@ -223,7 +226,7 @@ class AttentionHeads:
 
     def values(self, rows: Tensor) -> Tensor:
         """Select the values of each head, (H, G, …), from rows (R, …) of their projection."""
-        if self._joins_keys and self.by_head:  # keys may have another size
+        if self._joins_by_head:
             values = rows.unflatten(0, (self.groups, -1))[:, -self.size :]
         elif self.by_head and self.is_fused:
             values = rows.unflatten(0, (self.groups, -1, self.size))[:, -1]
@@ -294,7 +297,7 @@ class AttentionHeads:
             elif self.is_fused:
                 blocks = torch.cat([single, group, group])
             elif self._joins_keys and index == 1:
-                blocks = group if self.by_head else torch.cat([group, group])
+                blocks = group if self._joins_by_head else torch.cat([group, group])
             else:
                 blocks = group if index in (1, 2) else single
             rows = len(_rows(projection))

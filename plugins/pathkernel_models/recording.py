@@ -40,10 +40,9 @@ class Points:
     linear : callable, optional
         Takes states and returns the values without bias, in the form of ``values``, for a module
         that uses the weight of ``values`` without running it.
-    gate : Module, optional
-        Its output tells the factors of the heads' outputs.
-    factors : callable, optional
-        Takes the output of ``gate`` and returns them, (batch, query, H, 1) or (batch, query, H, G).
+    gate : (Module, callable), optional
+        A module, and a function from its output to the factors of the heads' outputs,
+        (batch, query, H, 1) or (batch, query, H, G).
     """
 
     values: nn.Module
@@ -51,8 +50,7 @@ class Points:
     by_head: Callable[[Tensor], Tensor | None]
     projection: nn.Module
     linear: Callable[[Tensor], Tensor] | None = None
-    gate: nn.Module | None = None
-    factors: Callable[[Tensor], Tensor] | None = None
+    gate: tuple[nn.Module, Callable[[Tensor], Tensor]] | None = None
 
 
 class Recording(TorchFunctionMode):
@@ -80,7 +78,7 @@ class Recording(TorchFunctionMode):
     value_states : Tensor or None
         Input of ``Points.projection``.
     gates : list of Tensor
-        Output of ``Points.gate``.
+        Output of the module of ``Points.gate``.
     random : bool
         Whether a fused kernel dropped weights at random.
     has_sinks : bool
@@ -195,7 +193,7 @@ class Recording(TorchFunctionMode):
                 # first among the hooks, which may switch heads off
                 handles = [points.values.register_forward_hook(note_values, prepend=True)]
                 if points.gate is not None:
-                    handles += [points.gate.register_forward_hook(note_gate, prepend=True)]
+                    handles += [points.gate[0].register_forward_hook(note_gate, prepend=True)]
                 for module, note in (
                     (points.projection, note_states),
                     *((reader, note_outputs) for reader in points.readers),

@@ -120,10 +120,10 @@ def watch_attention(
 
 def gate_of(points: Points | None, recording: Recording) -> Tensor | None:
     """Return the factors of the heads' outputs in a recorded pass, if they have any."""
-    if points is None or points.factors is None or not recording.gates:
+    if points is None or points.gate is None or not recording.gates:
         return None
     with torch.no_grad():
-        return points.factors(recording.gates[-1])
+        return points.gate[1](recording.gates[-1])
 
 
 def idle_projection(module: nn.Module, points: Points | None, recording: Recording) -> str:

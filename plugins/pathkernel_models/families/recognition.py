@@ -153,12 +153,8 @@ def _attention(
             readers,
             description.values_by_head,
             description.value_projection,
-            None if description.value_norm is not None else description.linear,
-            *(
-                (None, None)
-                if description.gate is None
-                else (description.gate[0], description.factors)
-            ),
+            linear=None if description.value_norm is not None else description.linear,
+            gate=None if description.gate is None else (description.gate[0], description.factors),
         )
     runs = type(module).__name__ not in _READ_WEIGHTS
     if not runs:

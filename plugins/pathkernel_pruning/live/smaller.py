@@ -368,7 +368,11 @@ def _shrink(
         changes.set(module, "config", LayerConfiguration(configuration, changed))
     if isinstance(module, FewerHeads):  # of a model that has lost heads before
         changes.set(module, "heads", [module.heads[head] for head in heads])
-    norms = [(norm, users[:, heads].any(dim=1)) for norm, users in description.joint_norms()]
+    # before the projections change, by whose rows groups are counted
+    entries_of_norms = {
+        id(norm): users[:, heads].any(dim=1).nonzero()[:, 0]
+        for norm, users in description.joint_norms()
+    }
     _select_parameters(model, description, heads, changes)
     # an entry stays if any head that stays uses it: heads share keys and values in groups
     for projection, axis, users in list(description.slices()):
@@ -384,9 +388,8 @@ def _shrink(
             if hasattr(projection, name):
                 changes.set(projection, name, len(entries))
     for name, part in list(module.named_children()):
-        for norm, stays in norms:
-            if part is norm:
-                changes.set(module, name, NormOfHeads(norm, stays.nonzero()[:, 0]))
+        if id(part) in entries_of_norms:
+            changes.set(module, name, NormOfHeads(part, entries_of_norms[id(part)]))
     for name, number in numbers.items():
         changes.set(module, name, number)
     changes.set(module, _RECORD, removals)
