@@ -39,8 +39,8 @@ VARIANCE = 0.3
 """Mean variance τ of a gain; the default of ``refit_gains``."""
 WIDTH, TEMPERATURE = 10.0, 0.1
 """N and T of the theory, as for its orders in ``benchmarks.heads``."""
-QUARTERS = (2, 3)
-"""Quarters of the heads that are removed."""
+QUARTERS = {2: "half", 3: "three quarters"}
+"""Quarters of the heads that are removed, and their names."""
 PRIORS = ("1", "U", "U∘C̄", "1 / diag U∘C̄")
 """Prior covariances of gains, up to a factor; the first is what others are compared with."""
 SCALES = ("mean variance τ", "by evidence")
@@ -279,7 +279,7 @@ def write_report(frame: pd.DataFrame) -> str:
     lines.append("| prior | scale | off | better | worse | mean relative difference | evidence |")
     lines.append("| --- | --- | --- | --- | --- | --- | --- |")
     others = frame[frame["prior"] != PRIORS[0]].copy()
-    others["quarters"] = (4 * others["off"] / others["heads"]).round().astype(int)
+    others["quarters"] = np.ceil(4 * others["off"] / others["heads"]).astype(int)
     for (prior, scale, quarters), rows in others.groupby(
         ["prior", "scale", "quarters"], sort=False
     ):
@@ -287,7 +287,7 @@ def write_report(frame: pd.DataFrame) -> str:
         worse = int((rows["difference"] > 2 * rows["error"]).sum())
         relative = (rows["difference"] / (rows["loss"] - rows["difference"])).mean()
         lines.append(
-            f"| {prior} | {scale} | {quarters} / 4 | {better} of {len(rows)} | {worse} | "
+            f"| {prior} | {scale} | {QUARTERS[quarters]} | {better} of {len(rows)} | {worse} | "
             f"{relative:+.1%} | {rows['evidence'].mean():+.1f} |"
         )
     lines += ["", "| model | off | scale | prior | variance | loss | difference | evidence |"]
@@ -325,17 +325,16 @@ def main() -> None:
     with one_thread(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*examples are few.*")
         for name in options.models:
-            model = head_model(name, options.cache)
-            for draw in range(DRAWS):
-                file = options.out / f"{name}-draw{draw + 1}.npz"
-                if file.exists():
-                    continue
+            files = [options.out / f"{name}-draw{draw + 1}.npz" for draw in range(DRAWS)]
+            missing = [draw for draw, file in enumerate(files) if not file.exists()]
+            model = head_model(name, options.cache) if missing else None
+            for draw in missing:
                 started = time.process_time()
                 measured = measure_draw(model, draw)
-                with replace_file(file) as partial, open(partial, "wb") as stream:
+                with replace_file(files[draw]) as partial, open(partial, "wb") as stream:
                     np.savez_compressed(stream, **measured)
                 seconds = time.process_time() - started
-                print(f"{file}: {seconds:.0f} CPU s", file=sys.stderr, flush=True)
+                print(f"{files[draw]}: {seconds:.0f} CPU s", file=sys.stderr, flush=True)
     frame = tabulate(options.out, options.models)
     options.results.mkdir(parents=True, exist_ok=True)
     frame.to_csv(options.results / "gain_priors.csv", index=False, float_format="%.5g")
