@@ -214,6 +214,9 @@ def minimise_actions(
     >>> [[round(solution.action, 2) for solution in row] for row in solutions]
     [[9.46, 13.68], [7.33, 8.0]]
     """
+    problem.require_squared(
+        "a grid of temperatures", "call minimise_action(problem, network) for each network"
+    )
     for name, sequence in (("networks", networks), ("temperatures", temperatures)):
         if isinstance(sequence, str) or not isinstance(sequence, Iterable):
             raise TypeError(
@@ -229,7 +232,7 @@ def minimise_actions(
     highest, settings = max(temperatures), (tolerance, max_evaluations)
     for network in networks:  # a bad one is named before any minimisation
         if descender(problem, network, highest, *settings).action.coordinates.size:
-            warn_of_scale(problem.label_spectrum(network), highest)
+            warn_of_scale(problem, network, highest)
     if all(network.shared for network in networks):
         problem = problem.for_points(len(networks))
     total, solved = len(networks) * len(temperatures), itertools.count(1)

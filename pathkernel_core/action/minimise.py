@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from pathkernel_core.action.asking import answer_all
@@ -26,13 +28,14 @@ from pathkernel_core.system.text import number
 UNSOLVABLE = (NotPositiveDefiniteError, np.linalg.LinAlgError)
 """Errors of a point whose kernel cannot be factorised."""
 
+_ABSENT = ", or give rows (P, C) of 0 and a 1 for labels if some classes have no example"
 _SHOWN = 6  # widths in a message, of which branches may have thousands
 
 
 def minimise_action(
     problem: Problem,
     network: Network,
-    temperature: float,
+    temperature: float | None = None,
     *,
     tolerance: float | None = None,
     start: Solution | None = None,
@@ -53,8 +56,9 @@ def minimise_action(
         Training examples.
     network : Network
         Heads, widths, variances and outputs; or independent branches (``shared=False``).
-    temperature : float
-        Positive Gibbs temperature T.
+    temperature : float, optional
+        Positive Gibbs temperature T of the squared loss. Likelihoods of classes have none: their
+        scale is the prior variance of the outputs, of ``variances`` in Network.
     tolerance : float, optional
         Largest entry allowed in the gradients ∂(S/N)/∂U, with N the smallest finite width. By
         default 1e-8 in float64, and in lower precision the smaller of 1e-2 and 1 / (2N); or what
@@ -84,7 +88,7 @@ def minimise_action(
         If the kernel cannot be factorised at the start.
     ValueError
         If the network does not fit the problem, a number is out of range, or both start and starts
-        are set.
+        are set. If the squared loss has no temperature, or classes have one.
 
     Warns
     -----
@@ -119,7 +123,7 @@ def minimise_action(
         raise ValueError("start excludes starts: leave one of them out")
     descend = descender(problem, network, temperature, tolerance, max_evaluations, report)
     if start is None and descend.action.coordinates.size:
-        warn_of_scale(problem.label_spectrum(network), descend.action.temperature)
+        warn_of_scale(problem, network, descend.action.temperature)
     try:
         with prepare_evaluations(problem, [network]):
             (solution,) = answer_all([solver(descend, start, starts)], energies)
@@ -155,24 +159,24 @@ def not_factorised(
 
 
 def _point(network: Network, temperature: float) -> str:
+    at = "" if math.isnan(temperature) else f" and temperature {temperature:g}"
     if len(set(network.widths)) == 1:
-        return f"width {number(network.widths[0])} and temperature {temperature:g}"
+        return f"width {number(network.widths[0])}{at}"
     widths = ", ".join(map(number, network.widths[:_SHOWN]))
     more = ", …" if len(network.widths) > _SHOWN else ""
-    return f"widths ({widths}{more}) and temperature {temperature:g}"
+    return f"widths ({widths}{more}){at}"
 
 
 def descender(
     problem: Problem,
     network: Network,
-    temperature: float,
+    temperature: float | None,
     tolerance: float | None,
     max_evaluations: int,
     report: Report = silent,
 ) -> Descender:
     """Minimiser of the action at a point, whose arguments are checked."""
-    temperature = positive("temperature", temperature)
-    _check_network(problem, network)
+    temperature = _checked_temperature(problem, network, temperature)
     is_default = tolerance is None
     if tolerance is None:
         double = problem.array.dtype == array_namespace(array=problem.array).float64
@@ -184,7 +188,9 @@ def descender(
     return Descender(action, tolerance, max_evaluations, report, to_rounding=is_default)
 
 
-def gp_limit(problem: Problem, network: Network, temperature: float) -> Solution:
+def gp_limit(
+    problem: Problem, network: Network, temperature: float | None = None
+) -> Solution:
     """Return the Gaussian process limit N → ∞, where U is Π σ² times the identity.
 
     The action is that of the finite network at this order parameter; of levels of infinite width
@@ -203,11 +209,18 @@ def gp_limit(problem: Problem, network: Network, temperature: float) -> Solution
     >>> pk.gp_limit(problem, pk.Network((2, 2), widths=10), 0.01).order_parameter.diagonal()
     array([1., 1., 1., 1.])
     """
-    temperature = positive("temperature", temperature)
-    _check_network(problem, network)
+    temperature = _checked_temperature(problem, network, temperature)
     with prepare_evaluations(problem, [network]):
         (solution,) = answer_all([limit_solver(Action(problem, network, temperature))], energies)
     return solution
+
+
+def _checked_temperature(
+    problem: Problem, network: Network, temperature: float | None
+) -> float:
+    """Temperature of a point whose arguments are checked; NaN of classes, which have none."""
+    _check_network(problem, network)
+    return problem.likelihood.temperature(temperature)
 
 
 def _check_network(problem: Problem, network: Network) -> None:
@@ -225,8 +238,9 @@ def _check_network(problem: Problem, network: Network) -> None:
             "problem has kernels of single branches only, for independent branches: set "
             "shared=False in Network, or give kernels of pairs of paths to Problem.from_kernels"
         )
+    of_classes = not problem.likelihood.is_gaussian and problem.outputs > 1
     if network.outputs != problem.outputs:
         raise ValueError(
             f"network has {network.outputs} outputs, but labels have {problem.outputs}; "
-            f"set outputs={problem.outputs} in Network"
+            f"set outputs={problem.outputs} in Network{_ABSENT if of_classes else ''}"
         )
