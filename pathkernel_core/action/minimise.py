@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
 from pathkernel_core.action.asking import answer_all
 from pathkernel_core.action.descents import Action, Descender
+from pathkernel_core.action.approximation import warn_of_approximation
 from pathkernel_core.action.minima import warn_of_scale
 from pathkernel_core.action.solution import Solution
 from pathkernel_core.action.solvers import (
@@ -43,6 +45,7 @@ def minimise_action(
     max_evaluations: int = 2000,
     throw: bool = True,
     report: Report = silent,
+    check: str | None = None,
 ) -> Solution:
     """Minimise the action over all order parameters (Eq. 11, 32).
 
@@ -79,6 +82,9 @@ def minimise_action(
         ``Solution.status``.
     report : callable
         Called with a Progress after every step: the evaluations so far, and the gradient.
+    check : {"ep"}, optional
+        Check of Laplace's approximation for two classes: the minimum by expectation propagation
+        becomes :attr:`Solution.check`, with U, evidence and predictions of its own.
 
     Raises
     ------
@@ -93,7 +99,9 @@ def minimise_action(
     Warns
     -----
     ScaleWarning
-        If inputs are so small or so large that temperature and variances have little effect.
+        If inputs are so small or so large that temperature and variances have little effect. If
+        U or a probability of a training example differs from the check by more than 1/N, N the
+        smallest finite width.
 
     Notes
     -----
@@ -122,6 +130,9 @@ def minimise_action(
     if start is not None and starts is not None:
         raise ValueError("start excludes starts: leave one of them out")
     descend = descender(problem, network, temperature, tolerance, max_evaluations, report)
+    if check not in (None, "ep"):
+        raise ValueError(f'check must be "ep" or left out, not {check!r}')
+    checking = None if check is None else problem.by_ep()
     if start is None and descend.action.coordinates.size:
         warn_of_scale(problem, network, descend.action.temperature)
     try:
@@ -134,6 +145,13 @@ def minimise_action(
         return failed_solution(problem, network, descend.action.temperature, str(failure))
     if throw and not solution.status.ok:
         raise not_minimised(solution, descend)
+    if checking is None:
+        return solution
+    descend = descender(checking, network, None, tolerance, max_evaluations, report)
+    with prepare_evaluations(checking, [network]):
+        (by_ep,) = answer_all([solver(descend, solution, None)], energies)
+    solution = replace(solution, check=by_ep)
+    warn_of_approximation(solution)
     return solution
 
 

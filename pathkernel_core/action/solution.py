@@ -132,6 +132,8 @@ class Solution:
         Reason and remedy where the kernel cannot be factorised, the status
         ``NOT_POSITIVE_DEFINITE``; otherwise empty. Numbers and order parameters are then NaN, and
         methods raise a NotPositiveDefiniteError.
+    check : Solution or None
+        Minimum by expectation propagation, if :func:`minimise_action` was asked for it.
     """
 
     order_parameters: tuple[Array, ...] = field(repr=False)
@@ -152,6 +154,7 @@ class Solution:
     other_minima: tuple[Minimum, ...] = ()
     searched: bool = True
     failure: str = ""
+    check: Solution | None = field(default=None, repr=False)
 
     @property
     def order_parameter(self) -> Array:

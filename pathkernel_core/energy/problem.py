@@ -28,6 +28,8 @@ from pathkernel_core.energy.kernel_packing import check_own_kernels, check_size,
 from pathkernel_core.energy.kernel_space import KernelSpace
 from pathkernel_core.energy.label_spectrum import LabelSpectrum
 from pathkernel_core.energy.laplace.choice import laplace_form
+from pathkernel_core.energy.laplace.expectation_propagation import ep_form
+from pathkernel_core.energy.laplace.forms import LaplaceForm
 from pathkernel_core.energy.laplace.posterior import ClassPosterior
 from pathkernel_core.energy.likelihoods import likelihood_of
 from pathkernel_core.energy.likelihoods.likelihood import ClassLikelihood, Likelihood
@@ -296,6 +298,22 @@ class Problem:
                 f"{subject} needs the squared loss, but the problem has the "
                 f"{self.likelihood.name} likelihood; {remedy}"
             )
+
+    def by_ep(self) -> Problem:
+        """Problem with expectation propagation in place of Laplace's approximation.
+
+        Its minimum checks that of this problem; ``minimise_action(..., check="ep")`` compares them.
+
+        Raises
+        ------
+        ValueError
+            If the loss is squared, there are more than two classes, or too many examples.
+        """
+        if self.likelihood.is_gaussian:
+            raise ValueError("the squared loss needs no check by EP: its energy is exact")
+        form = ep_form(cast("LaplaceForm", self.form))
+        sizes = self.input_width, self.n_paths, self.n_examples, self.outputs
+        return Problem.__new__(Problem)._set(form, *sizes, self.basis)
 
     @property
     def is_of_kernels(self) -> bool:

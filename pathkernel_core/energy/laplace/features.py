@@ -136,6 +136,15 @@ class LaplaceFeatures(LaplaceForm):
         mixed = evaluate(self.features, from_host(factor, self.array))
         return matmul(mixed, array_namespace(mixed=mixed).matrix_transpose(mixed))
 
+    def training_probabilities(self, factor: np.ndarray) -> Array:
+        """Probabilities of the classes of the training examples, (P, classes), posterior."""
+        xp = array_namespace(array=self.array)
+        mixed = compile_function(mixed_features, xp)(self.features, from_host(factor, self.array))
+        variables, point = self._mode(mixed)
+        whitened = solve_triangular(point.rest[1], xp.matrix_transpose(mixed), xp)
+        covariances = gram_blocks(whitened, self.labels.shape[1])
+        return self.likelihood.probabilities(point.rest[0], covariances).values
+
     def keep_paths(self, paths: np.ndarray) -> LaplaceFeatures:
         """Same form for a sub-network of these paths."""
         return replace(self, features=self._squared.keep_paths(paths).features, memory=None)

@@ -8,6 +8,7 @@ gradient with respect to U_1.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -21,7 +22,12 @@ from pathkernel_core.energy.form import ExamplesForm, Predictor
 from pathkernel_core.energy.given_kernels import GivenKernels
 from pathkernel_core.energy.label_spectrum import LabelSpectrum
 from pathkernel_core.energy.laplace.kernels import kernel_of_features, sums_of_features
-from pathkernel_core.energy.laplace.mode import NewtonPoint, kernel_mode, laplace_energy
+from pathkernel_core.energy.laplace.mode import (
+    NewtonPoint,
+    block_diagonal,
+    kernel_mode,
+    laplace_energy,
+)
 from pathkernel_core.energy.laplace.posterior import CrossPosterior, GivenCross, InputCross
 from pathkernel_core.energy.likelihoods.likelihood import ClassLikelihood
 from pathkernel_core.system.errors import TooLargeError
@@ -80,9 +86,20 @@ class LaplaceForm(ExamplesForm):
         self.memory.start = mode[0]
         return mode
 
+    def branches(self) -> LaplaceForm:
+        """Form of independent branches, for one output."""
+        raise ValueError(
+            f"independent branches (shared=False) with the {self.likelihood.name} likelihood need "
+            "their kernels: give same_path_kernels(xi) to Problem.from_kernels, branches=True"
+        )
+
     @abstractmethod
     def full_kernel(self, factor: np.ndarray) -> Array:
         """Kernel K of the rows (example, output), (P·C, P·C), of a factor on the host."""
+
+    @abstractmethod
+    def training_probabilities(self, factor: np.ndarray) -> Array:
+        """Probabilities of the classes of the training examples, (P, classes), posterior."""
 
     def energy(self, factor: Array, temperature: Array) -> Array:
         """Refuse: the mode is found on the host."""
@@ -128,6 +145,12 @@ class KernelForm(LaplaceForm):
     def full_kernel(self, factor: np.ndarray) -> Array:
         """Kernel K of the rows (example, output), (P·C, P·C), of a factor on the host."""
         return self.kernel(from_host(factor, self.array))
+
+    def training_probabilities(self, factor: np.ndarray) -> Array:
+        """Probabilities of the classes of the training examples, (P, classes), posterior."""
+        kernel, posterior = self.full_kernel(factor), self.posterior(factor, math.nan)
+        own = block_diagonal(kernel, self.labels.shape[1])
+        return self.likelihood.probabilities(*posterior.of_kernels(kernel, own)).values
 
     def _mode(self, kernel: Array) -> Mode:
         """Coefficients a (P·C, 1) of the mode f = K a."""

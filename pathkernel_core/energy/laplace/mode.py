@@ -122,21 +122,21 @@ def ascend(
 
 
 def transposed_blocks(root: Array, matrix: Array) -> Array:
-    """Rᵀ times a matrix (P·C, …), of the blocks R (P, C, C)."""
+    """Rᵀ times a matrix (P·C, …), of the blocks R (P, C, m): (P·m, …)."""
     return _times(array_namespace(root=root).matrix_transpose(root), matrix)
 
 
 def times_blocks(root: Array, matrix: Array) -> Array:
-    """R times a matrix (P·C, …), of the blocks R (P, C, C)."""
+    """R times a matrix (P·m, …), of the blocks R (P, C, m): (P·C, …)."""
     return _times(root, matrix)
 
 
 def _times(blocks: Array, matrix: Array) -> Array:
-    xp, (examples, outputs, _) = array_namespace(blocks=blocks), blocks.shape
-    if outputs == 1:
+    xp, (examples, rows, columns) = array_namespace(blocks=blocks), blocks.shape
+    if rows == columns == 1:
         return blocks[:, 0, :] * matrix
-    by_example = xp.reshape(matrix, (examples, outputs, -1))
-    return xp.reshape(matmul(blocks, by_example), matrix.shape)
+    by_example = xp.reshape(matrix, (examples, columns, -1))
+    return xp.reshape(matmul(blocks, by_example), (examples * rows, -1))
 
 
 def solve_transposed(lower: Array, right: Array, xp: Any) -> Array:

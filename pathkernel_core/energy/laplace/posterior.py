@@ -159,12 +159,18 @@ class CrossPosterior(ClassPosterior):
         self, new: Array, own: Array | None, factor: Array, basis: Array | None = None
     ) -> tuple[Array, Array]:
         """Mean (P_new, C) and covariances of the outputs (P_new, C, C)."""
-        xp = array_namespace(xi=new)
         cross, prior = self.crossing.kernels(new, own, factor, basis)
-        evaluate = compile_function(_cross_moments, xp)
-        mean, covariances = evaluate(cross, prior, self.coefficients, self.roots, self.lower)
+        mean, covariances = self.of_kernels(cross, prior)
         self.crossing.check(covariances, prior)
         return mean, covariances
+
+    def of_kernels(self, cross: Array, prior: Array) -> tuple[Array, Array]:
+        """Mean (P_new, C) and covariances (P_new, C, C) by the kernels of the outputs.
+
+        Those with the training examples (P_new·C, P·C), and a priori (P_new, C, C).
+        """
+        evaluate = compile_function(_cross_moments, array_namespace(cross=cross))
+        return evaluate(cross, prior, self.coefficients, self.roots, self.lower)
 
 
 def _cross_moments(

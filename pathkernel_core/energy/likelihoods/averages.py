@@ -22,6 +22,7 @@ from pathkernel_core.arrays.products import matmul
 _RANGE = 9.0  # standard deviations of a Gaussian on each side; beyond lie 2e-19
 _NODES = 129, 1025, 8193  # of the quadrature, for standard deviations up to 4, 31 and more
 _WIDEST = 4.0, 31.0
+_TILTED_NODES = 1025  # for standard deviations up to 30
 _SETS, _DRAWS = 8, 512  # independent sets of draws, whose spread is the error, and draws of each
 _ELEMENTS = 2**22  # of outputs of all draws in memory at once
 
@@ -60,6 +61,37 @@ def _sigmoid_sums(
     tiny = float(xp.finfo(mean.dtype).eps)
     poles = 2 * math.pi**2 / (step * xp.clip(deviation, min=1e-3))
     return value, 2 * xp.exp(-xp.clip(poles, max=80.0)) + tiny
+
+
+def log_average_sigmoid(
+    signs: Array, mean: Array, variance: Array
+) -> tuple[Array, Array, Array]:
+    """Log average of 1/(1 + exp(−y g)) over g ~ N(m, v), and its first two slopes in m, (P,) each.
+
+    By the trapezoidal rule, in the range that the Gaussian and its shift by the sigmoid reach.
+    """
+    xp = array_namespace(mean=mean)
+    nodes = from_host(np.linspace(0.0, 1.0, _TILTED_NODES), mean)
+    deviation = xp.sqrt(variance)
+    # the sigmoid moves the mass by at most v, and no further than g = 0
+    shift = xp.clip(-signs * mean / deviation, min=0.0)
+    shift = xp.where(shift < deviation, shift, deviation)
+    span = (2 * _RANGE + shift)[:, None]
+    z = span * nodes - _RANGE
+    arguments = (signs * mean)[:, None] + deviation[:, None] * z  # y g
+    logs = xp.clip(arguments, max=0.0) - xp.log1p(xp.exp(-xp.abs(arguments))) - z**2 / 2
+    largest = xp.max(logs, axis=1, keepdims=True)
+    weights = xp.exp(logs - largest)
+    total = xp.sum(weights, axis=1, keepdims=True)
+    step = span / ((_TILTED_NODES - 1) * math.sqrt(2 * math.pi))
+    weights = weights / total
+    # slopes of ln σ(y g) under the tilted density: no difference of moments, which would lose the
+    # digits of a small variance
+    decay = xp.exp(-xp.abs(arguments))
+    slopes = xp.where(arguments >= 0, decay, xp.ones_like(decay)) / (1 + decay)
+    first = xp.sum(weights * slopes, axis=1, keepdims=True)
+    second = xp.sum(weights * ((slopes - first) ** 2 - slopes * (1 - slopes)), axis=1)
+    return (largest + xp.log(total * step))[:, 0], signs * first[:, 0], second
 
 
 def average_softmax(mean: Array, covariances: Array) -> tuple[Array, Array]:

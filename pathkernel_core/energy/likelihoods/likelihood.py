@@ -11,6 +11,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from pathkernel_core.arrays.backend import Array
 
 
@@ -119,6 +121,24 @@ class ClassLikelihood(Likelihood):
     @abstractmethod
     def curvature_slope(self, outputs: Array, covariances: Array) -> Array:
         """Slope s_i = tr[Σ ∂W/∂f_i], (P, C), for symmetric Σ (P, C, C) of every example."""
+
+    def as_signs(self, targets: Array) -> tuple[Array, np.ndarray]:
+        """Two classes by the sign of one number, for expectation propagation.
+
+        Returns
+        -------
+        tuple of an array (P,) and a NumPy array (C,)
+            Signs y, and the contrast c of the outputs with p(y|f) = 1/(1 + exp(−y c·f)).
+
+        Raises
+        ------
+        ValueError
+            If there are more than two classes.
+        """
+        raise ValueError(
+            f"expectation propagation is for two classes, but the {self.name} likelihood has "
+            f"{targets.shape[1]}; compare with samples instead"
+        )
 
     @abstractmethod
     def probabilities(self, mean: Array, covariances: Array) -> Probabilities:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from pathkernel_core.arrays.backend import Array, array_namespace, is_true, real_floating
 from pathkernel_core.energy.likelihoods.averages import average_sigmoid
 from pathkernel_core.energy.likelihoods.likelihood import ClassLikelihood, Probabilities
@@ -59,6 +61,10 @@ class Logistic(ClassLikelihood):
         xp = array_namespace(outputs=outputs)
         one, other = sigmoid(outputs, xp), sigmoid(-outputs, xp)
         return covariances[:, :, 0] * one * other * (other - one)
+
+    def as_signs(self, targets: Array) -> tuple[Array, np.ndarray]:
+        """Return the labels, and the output itself."""
+        return targets[:, 0], np.ones(1)
 
     def probabilities(self, mean: Array, covariances: Array) -> Probabilities:
         """Average by quadrature, of the classes −1 and +1."""

@@ -72,6 +72,12 @@ class Softmax(ClassLikelihood):
         u = xp.linalg.diagonal(covariances) - 2 * fitted
         return p * (u - xp.sum(p * u, axis=1, keepdims=True))
 
+    def as_signs(self, targets: Array) -> tuple[Array, np.ndarray]:
+        """Two classes as the sign of the difference of the outputs."""
+        if targets.shape[1] > 2:
+            return super().as_signs(targets)
+        return targets[:, 1] - targets[:, 0], np.array([-1.0, 1.0])
+
     def probabilities(self, mean: Array, covariances: Array) -> Probabilities:
         """Average by quadrature for two classes, by seeded draws for more."""
         if mean.shape[1] > 2:
