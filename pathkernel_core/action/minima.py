@@ -205,8 +205,10 @@ def warn_of_scale(problem: Problem, network: Network, temperature: float) -> Non
         if share >= SMALLEST_SHARE and variance <= LARGEST_VARIANCE * label_square:
             return
         size, change = ("small", "raise") if share < SMALLEST_SHARE else ("large", "lower")
-        remark = "all classes stay equally probable" if size == "small" else (
-            "Laplace's approximation has an error there that does not fall with the width"
+        remark = (
+            "all classes stay equally probable"
+            if size == "small"
+            else ("Laplace's approximation has an error there that does not fall with the width")
         )
         message = (
             f"the prior variance of the outputs, {variance:.2g}, is {size} for the "

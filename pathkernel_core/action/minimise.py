@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from pathkernel_core.action.approximation import warn_of_approximation
 from pathkernel_core.action.asking import answer_all
 from pathkernel_core.action.descents import Action, Descender
-from pathkernel_core.action.approximation import warn_of_approximation
 from pathkernel_core.action.minima import warn_of_scale
 from pathkernel_core.action.solution import Solution
 from pathkernel_core.action.solvers import (
@@ -206,9 +206,7 @@ def descender(
     return Descender(action, tolerance, max_evaluations, report, to_rounding=is_default)
 
 
-def gp_limit(
-    problem: Problem, network: Network, temperature: float | None = None
-) -> Solution:
+def gp_limit(problem: Problem, network: Network, temperature: float | None = None) -> Solution:
     """Return the Gaussian process limit N → ∞, where U is Π σ² times the identity.
 
     The action is that of the finite network at this order parameter; of levels of infinite width
@@ -233,9 +231,7 @@ def gp_limit(
     return solution
 
 
-def _checked_temperature(
-    problem: Problem, network: Network, temperature: float | None
-) -> float:
+def _checked_temperature(problem: Problem, network: Network, temperature: float | None) -> float:
     """Temperature of a point whose arguments are checked; NaN of classes, which have none."""
     _check_network(problem, network)
     return problem.likelihood.temperature(temperature)

@@ -6,6 +6,7 @@ import enum
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import cast
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from pathkernel_core.arrays.backend import (
 )
 from pathkernel_core.arrays.products import matmul
 from pathkernel_core.energy.form import Predictor
+from pathkernel_core.energy.laplace.forms import LaplaceForm
 from pathkernel_core.energy.posterior import PREDICTION_ELEMENTS
 from pathkernel_core.energy.problem import Problem
 from pathkernel_core.paths.input_kernels import total_kernel
@@ -264,7 +266,7 @@ class Solution:
         posterior, factor = self.posterior
         root = posterior.root
         if not self.problem.likelihood.is_gaussian:
-            return self.problem.form_for(self.network).full_kernel(factor)
+            return cast("LaplaceForm", self.problem.form_for(self.network)).full_kernel(factor)
         if xi is not None:
             if self.problem.is_of_kernels:
                 raise ValueError("xi is not part of a problem of given kernels; leave it out")

@@ -41,8 +41,8 @@ from pathkernel_core.energy.features import FeatureSpace, explained_by_features
 from pathkernel_core.energy.form import Form
 from pathkernel_core.energy.given_kernels import GivenKernels
 from pathkernel_core.energy.kernel_energy import kernel_energy
-from pathkernel_core.energy.laplace.forms import LaplaceForm
 from pathkernel_core.energy.label_spectrum import LabelSpectrum, kernel_spectrum
+from pathkernel_core.energy.laplace.forms import LaplaceForm
 from pathkernel_core.energy.posterior import Posterior
 from pathkernel_core.energy.rows import not_positive_definite
 

@@ -4,8 +4,8 @@ A form is evaluated at a factor B of the order parameter, U_1 = B Bᵀ, and retu
 
     ln det(K + T1) + Yᵀ (K + T1)⁻¹ Y,        K = Φ (U_1 ⊗ 1) Φᵀ
 
-with its gradient M − R with respect to U_1 on the host; of another likelihood than the squared loss,
-that of :mod:`pathkernel_core.energy.laplace`. With C outputs the rows are (example,
+with its gradient M − R with respect to U_1 on the host; of a likelihood other than the squared
+loss, that of :mod:`pathkernel_core.energy.laplace.mode`. With C outputs the rows are (example,
 output) and the paths (path, output), output fastest. Forms of independent branches take the square
 roots (n,) of the diagonal of U_1 in place of B, and return the diagonal (n,) of M − R.
 
@@ -87,8 +87,8 @@ class Form(ABC):
     holds_examples : bool
         Whether every training example is stored, and not only sums over them.
     likelihood : Likelihood
-        What labels are. Other than the squared loss it has no temperature: one that is given to a
-        method is then ignored, NaN by convention.
+        What labels are. That of classes has no temperature: methods ignore theirs, NaN by
+        convention.
     """
 
     name: str

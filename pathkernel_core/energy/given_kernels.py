@@ -178,9 +178,7 @@ class GivenKernels(SharedKernels):
 
     def sums(self, weights: Array) -> Array:
         """Gradient with respect to U_1 of symmetric weights (P·C, P·C) of the entries of K."""
-        evaluate = compile_function(
-            _sums, array_namespace(kernels=self.kernels), static=("index",)
-        )
+        evaluate = compile_function(_sums, array_namespace(kernels=self.kernels), static=("index",))
         return evaluate(self.kernels, weights, self.labels, index=self.index)
 
     def pays_together(self, points: int) -> bool:

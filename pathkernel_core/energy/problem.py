@@ -383,9 +383,7 @@ class Problem:
     def evaluation_seconds(self) -> float:
         """Rough seconds of one evaluation of energy and gradient on one core."""
         classes = not self.likelihood.is_gaussian
-        sizes = Sizes(
-            self.n_examples, self.n_paths, self.n_features, self.outputs, classes=classes
-        )
+        sizes = Sizes(self.n_examples, self.n_paths, self.n_features, self.outputs, classes=classes)
         return evaluation_seconds(self.space, sizes)
 
     def seconds_for(self, network: Network) -> float:
@@ -393,9 +391,7 @@ class Problem:
         if network.shared:
             return self.evaluation_seconds
         classes = not self.likelihood.is_gaussian
-        sizes = Sizes(
-            self.n_examples, self.n_paths, self.n_features, shared=False, classes=classes
-        )
+        sizes = Sizes(self.n_examples, self.n_paths, self.n_features, shared=False, classes=classes)
         return evaluation_seconds(self.branch_form.name, sizes)
 
     def energy_and_gradient(
@@ -553,7 +549,8 @@ class Problem:
     ) -> tuple[Array, ...]:
         """Predictor mean and variance (Eq. 29, 30) of new examples, (P_new, C) each.
 
-        Of classes also their probabilities and the numerical errors of them, (P_new, classes). By their attentioned inputs, or their kernels ``xi`` (n, n, P_new, P) with the training
+        Of classes also their probabilities and the numerical errors of them, (P_new, classes). By
+        their attentioned inputs, or their kernels ``xi`` (n, n, P_new, P) with the training
         examples and ``own`` (n, n, P_new) with themselves.
 
         Raises

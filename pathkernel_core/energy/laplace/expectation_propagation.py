@@ -12,7 +12,7 @@ approximation has, but Newton's method is faster and serves more classes.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -32,7 +32,12 @@ from pathkernel_core.arrays.backend import (
 from pathkernel_core.arrays.products import matmul
 from pathkernel_core.energy.label_spectrum import LabelSpectrum
 from pathkernel_core.energy.laplace.features import LaplaceFeatures
-from pathkernel_core.energy.laplace.forms import KernelForm, LaplaceExamples, LaplaceForm, check_rows
+from pathkernel_core.energy.laplace.forms import (
+    KernelForm,
+    LaplaceExamples,
+    LaplaceForm,
+    check_rows,
+)
 from pathkernel_core.energy.laplace.mode import no_mode, times_blocks, transposed_blocks
 from pathkernel_core.energy.laplace.posterior import CrossPosterior
 from pathkernel_core.energy.likelihoods.averages import log_average_sigmoid
@@ -52,10 +57,11 @@ def ep_form(form: LaplaceForm) -> ExpectationPropagation:
         If there are more than two classes, or too many examples for a kernel of them.
     """
     form.likelihood.as_signs(form.labels)
+    of = cast("KernelForm", form)
     if isinstance(form, LaplaceFeatures):
         check_rows(*form.labels.shape)
-        form = LaplaceExamples(form.labels, form.likelihood, features=form.features)
-    return ExpectationPropagation(form.labels, form.likelihood, of=form)
+        of = LaplaceExamples(form.labels, form.likelihood, features=form.features)
+    return ExpectationPropagation(form.labels, form.likelihood, of=of)
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,11 +107,11 @@ class ExpectationPropagation(KernelForm):
 
     def keep_paths(self, paths: np.ndarray) -> ExpectationPropagation:
         """Same form for a sub-network of these paths."""
-        return replace(self, of=self.of.keep_paths(paths), memory=None)
+        return replace(self, of=cast("KernelForm", self.of.keep_paths(paths)), memory=None)
 
     def branches(self) -> ExpectationPropagation:
         """Form with only the kernels of every path with itself, for one output."""
-        return replace(self, of=self.of.branches(), memory=None)
+        return replace(self, of=cast("KernelForm", self.of.branches()), memory=None)
 
     def kernel(self, factor: Array) -> Array:
         """Kernel K of the rows (example, output), (P·C, P·C)."""

@@ -3,9 +3,10 @@
 With Φ̃ = Φ (B ⊗ 1), U_1 = BBᵀ, the outputs are f = Φ̃v with v ~ N(0, 1) of n·N_0·C entries, so that
 the mode is found in v, and with H = 1 + Φ̃ᵀWΦ̃
 
-    E = 2 min_v [−ln p(y|Φ̃v) + ½|v|²] + ln det H,      Bᵀ(∂E/∂U_1)B = Σ_i (1 − H⁻¹)_ii − vvᵀ + ½(hvᵀ + vhᵀ),
+    E = 2 min_v [−ln p(y|Φ̃v) + ½|v|²] + ln det H,
+    Bᵀ(∂E/∂U_1)B = Σ_i [(1 − H⁻¹)_ii − v_iv_iᵀ + ½(h_iv_iᵀ + v_ih_iᵀ)],      h = H⁻¹Φ̃ᵀs.
 
-h = H⁻¹Φ̃ᵀs. Examples are stored: unlike those of the squared loss, their sums are not sufficient.
+Examples are stored: unlike those of the squared loss, their sums are not sufficient.
 """
 
 from __future__ import annotations
@@ -119,9 +120,7 @@ class LaplaceFeatures(LaplaceForm):
         )
         # Bᵀ G B → G; with scales s of the paths B is sB, and the chain rule gives s G s
         half = scipy.linalg.solve_triangular(factor, to_host(gradient), lower=True, trans="T")
-        return float(energy), scipy.linalg.solve_triangular(
-            factor, half.T, lower=True, trans="T"
-        )
+        return float(energy), scipy.linalg.solve_triangular(factor, half.T, lower=True, trans="T")
 
     def posterior(self, factor: np.ndarray, temperature: float) -> FeaturePosterior:
         """Gaussian posterior of the outputs at U_1 = factor factorᵀ."""
@@ -140,7 +139,7 @@ class LaplaceFeatures(LaplaceForm):
         """Probabilities of the classes of the training examples, (P, classes), posterior."""
         xp = array_namespace(array=self.array)
         mixed = compile_function(mixed_features, xp)(self.features, from_host(factor, self.array))
-        variables, point = self._mode(mixed)
+        _, point = self._mode(mixed)
         whitened = solve_triangular(point.rest[1], xp.matrix_transpose(mixed), xp)
         covariances = gram_blocks(whitened, self.labels.shape[1])
         return self.likelihood.probabilities(point.rest[0], covariances).values
@@ -190,9 +189,7 @@ def mixed_features(features: Array, factor: Array) -> Array:
     return xp.reshape(mixed, (examples * outputs, -1))
 
 
-def _value(
-    mixed: Array, targets: Array, variables: Array, *, likelihood: ClassLikelihood
-) -> Array:
+def _value(mixed: Array, targets: Array, variables: Array, *, likelihood: ClassLikelihood) -> Array:
     xp = array_namespace(mixed=mixed)
     outputs = xp.reshape(matmul(mixed, variables), targets.shape)
     return likelihood.log_density(outputs, targets) - 0.5 * xp.sum(variables**2)

@@ -16,11 +16,18 @@ from typing import Self, TypeAlias
 
 import numpy as np
 
-from pathkernel_core.arrays.backend import Array, array_namespace, compile_function, from_host, to_host
+from pathkernel_core.arrays.backend import (
+    Array,
+    array_namespace,
+    compile_function,
+    from_host,
+    to_host,
+)
 from pathkernel_core.energy.examples import ExampleSpace
-from pathkernel_core.energy.form import ExamplesForm, Predictor
+from pathkernel_core.energy.form import ExamplesForm, InputGradient, Predictor
 from pathkernel_core.energy.given_kernels import GivenKernels
 from pathkernel_core.energy.label_spectrum import LabelSpectrum
+from pathkernel_core.energy.laplace.curvature import DifferenceCurvature
 from pathkernel_core.energy.laplace.kernels import kernel_of_features, sums_of_features
 from pathkernel_core.energy.laplace.mode import (
     NewtonPoint,
@@ -103,10 +110,33 @@ class LaplaceForm(ExamplesForm):
 
     def energy(self, factor: Array, temperature: Array) -> Array:
         """Refuse: the mode is found on the host."""
-        raise ValueError(
+        raise self._not_traceable
+
+    def evaluate(self, factor: Array, temperature: Array) -> tuple[Array, Array]:
+        """Refuse: the mode is found on the host."""
+        raise self._not_traceable
+
+    @property
+    def _not_traceable(self) -> ValueError:
+        return ValueError(
             f"the energy of the {self.likelihood.name} likelihood cannot be differentiated "
             "automatically, since its mode is found on the host; energy_and_gradient gives its "
             "derivative"
+        )
+
+    def curvature(self, factor: np.ndarray, temperature: float) -> DifferenceCurvature:
+        """Second derivatives of the energy by differences, see :meth:`Form.curvature`."""
+        if not self.has_pairs:
+            super().curvature(factor, temperature)  # refuses
+        return DifferenceCurvature(self, factor)
+
+    def input_gradient(
+        self, posterior: Predictor, factor: np.ndarray, basis: Array | None
+    ) -> InputGradient:
+        """Refuse: the closed form is that of the squared loss."""
+        raise ValueError(
+            "gradients with respect to inputs need the squared loss, not the "
+            f"{self.likelihood.name} likelihood"
         )
 
     def explained_labels(

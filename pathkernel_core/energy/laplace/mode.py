@@ -8,7 +8,8 @@ The minimum is convex. Newton's method in a = K⁻¹f needs no inverse of K or W
 singular: at the mode a = ∂ ln p/∂f, and with B = 1 + RᵀKR and Π = RB⁻¹Rᵀ = (W⁻¹ + K)⁻¹
 
     Δa = (1 + WK)⁻¹ r = r − RB⁻¹RᵀK r,      r = ∂ ln p/∂f − a,
-    ∂E/∂K = −aaᵀ + Π + ½(qaᵀ + aqᵀ),        q = s − ΠK s,      s_i = tr[Σ ∂W/∂f_i],      Σ = K − KΠK.
+    ∂E/∂K = −aaᵀ + Π + ½(qaᵀ + aqᵀ),
+    q = s − ΠK s,      s_i = tr[Σ ∂W/∂f_i],      Σ = K − KΠK.
 
 The term of q is the motion of the mode itself.
 """
@@ -223,9 +224,7 @@ def laplace_energy(
     xp = array_namespace(kernel=kernel)
     outputs, root, mixed, lower = pieces
     whitened = solve_triangular(lower, mixed, xp)  # L⁻¹RᵀK, so that KΠK is its Gram matrix
-    covariances = block_diagonal(kernel, outputs.shape[1]) - gram_blocks(
-        whitened, outputs.shape[1]
-    )
+    covariances = block_diagonal(kernel, outputs.shape[1]) - gram_blocks(whitened, outputs.shape[1])
     slope = xp.reshape(likelihood.curvature_slope(outputs, covariances), (-1, 1))
     # V = L⁻¹Rᵀ with Π = VᵀV, as Vᵀ = RL⁻ᵀ
     transposed = times_blocks(root, xp.matrix_transpose(invert_triangular(lower, xp)))

@@ -63,9 +63,7 @@ def _sigmoid_sums(
     return value, 2 * xp.exp(-xp.clip(poles, max=80.0)) + tiny
 
 
-def log_average_sigmoid(
-    signs: Array, mean: Array, variance: Array
-) -> tuple[Array, Array, Array]:
+def log_average_sigmoid(signs: Array, mean: Array, variance: Array) -> tuple[Array, Array, Array]:
     """Log average of 1/(1 + exp(−y g)) over g ~ N(m, v), and its first two slopes in m, (P,) each.
 
     By the trapezoidal rule, in the range that the Gaussian and its shift by the sigmoid reach.

@@ -8,6 +8,7 @@ Laplace's approximation at the mode of the outputs f.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 
@@ -99,9 +100,9 @@ class ClassLikelihood(Likelihood):
     """
 
     def temperature(self, temperature: float | None) -> float:
-        """Refuse a temperature, see :meth:`Likelihood.temperature`."""
-        if temperature is None:
-            return float("nan")
+        """Refuse a temperature, but for the NaN of a solution."""
+        if temperature is None or (isinstance(temperature, float) and math.isnan(temperature)):
+            return math.nan
         raise ValueError(
             f"temperature must be left out: the {self.name} likelihood has none. The prior "
             "variance of the outputs is its scale, variances in Network"

@@ -149,6 +149,9 @@ class Likelihood:
     """
 
     def __init__(self, problem: Problem, network: Network, temperature: float):
+        problem.require_squared(
+            "the likelihood of the labels given U", "its density over U has no closed form"
+        )
         self.temperature = jnp.asarray(float(temperature))
         array_namespace(temperature=self.temperature)
         scales = np.sqrt(network.kernel_variance) * network.path_scales

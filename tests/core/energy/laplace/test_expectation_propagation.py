@@ -108,7 +108,7 @@ def test_more_classes_and_the_squared_loss_are_refused():
     xi, _ = data()
     network = pk.Network((2,), 10, outputs=3)
     three = pk.Problem(xi, np.arange(20) % 3, likelihood="softmax")
-    with pytest.raises(ValueError, match="for two classes.*softmax.*has 3"):
+    with pytest.raises(ValueError, match=r"for two classes.*softmax.*has 3"):
         pk.minimise_action(three, network, check="ep")
     squared = pk.Problem(xi, np.sign(xi[:, 0, 0]))
     with pytest.raises(ValueError, match="squared loss needs no check"):

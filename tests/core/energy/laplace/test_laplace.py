@@ -82,7 +82,7 @@ def naive_energy(xp, u, kernels, targets):
 
 
 @pytest.mark.parametrize(
-    "classes, kind",
+    ("classes", "kind"),
     [(1, "products"), (2, "queries and keys"), (3, "key vectors"), (10, "given")],
 )
 def test_gradient_is_that_of_a_naive_energy_differentiated_through_newton(
@@ -191,7 +191,7 @@ def test_absent_class_has_a_row_of_zeros_and_its_probability():
     network = pk.Network((2,), 10, outputs=4)
     solution = pk.minimise_action(pk.Problem(xi, rows, likelihood="softmax"), network)
     assert solution.predict(xi).probabilities[:, 3].max() < 0.25
-    with pytest.raises(ValueError, match="4 outputs, but labels have 3.*rows"):
+    with pytest.raises(ValueError, match=r"4 outputs, but labels have 3.*rows"):
         pk.minimise_action(pk.Problem(xi, labels, likelihood="softmax"), network)
     skipped = pk.Problem(xi, np.where(labels == 1, 2, labels), likelihood="softmax")
     assert skipped.outputs == 3  # of which class 1 has no example

@@ -89,10 +89,11 @@ def test_average_of_the_sigmoid_is_that_of_an_adaptive_quadrature(mean, log_devi
 def test_average_of_the_softmax_is_within_its_error(library):
     rng = np.random.default_rng(0)
     mean, factor = 2 * rng.normal(size=(6, 3)), rng.normal(size=(6, 3, 3))
-    covariances = factor @ factor.transpose(0, 2, 1) * np.array([0.1, 1, 1, 4, 10, 0])[:, None, None]
+    covariances = (
+        factor @ factor.transpose(0, 2, 1) * np.array([0.1, 1, 1, 4, 10, 0])[:, None, None]
+    )
     value, error = (
-        library.numpy(a)
-        for a in average_softmax(library.array(mean), library.array(covariances))
+        library.numpy(a) for a in average_softmax(library.array(mean), library.array(covariances))
     )
     nodes, weights = np.polynomial.hermite_e.hermegauss(40)
     z = np.array(np.meshgrid(nodes, nodes, nodes)).reshape(3, -1)
@@ -132,7 +133,7 @@ WRONG = {
     "zeros and ones": ("logistic", np.array([0, 1, 1, 0]), "−1 or 1.*2 \\* labels - 1"),
     "classes": ("logistic", np.array([1, 2, -1, 1]), "−1 or 1, but 1 of 4 are not, such as 2"),
     "columns": ("logistic", np.ones((4, 2)), 'several classes take likelihood="softmax"'),
-    "name": ("probit", np.ones(4), "one of \"squared\", \"logistic\", \"softmax\", not 'probit'"),
+    "name": ("probit", np.ones(4), 'one of "squared", "logistic", "softmax", not \'probit\''),
 }
 
 
@@ -150,7 +151,7 @@ def test_classes_have_no_temperature_and_the_squared_loss_has_one():
     classes = pk.Problem(XI, np.array([0, 1, 2, 1]), likelihood="softmax")
     squared = pk.Problem(XI, np.array([1.0, -1, 1, 1]))
     for solve in (pk.minimise_action, pk.gp_limit):
-        with pytest.raises(ValueError, match="temperature must be left out.*softmax"):
+        with pytest.raises(ValueError, match=r"temperature must be left out.*softmax"):
             solve(classes, pk.Network((2,), 10, outputs=3), 0.1)
         with pytest.raises(ValueError, match="temperature is missing"):
             solve(squared, pk.Network((2,), 10))
