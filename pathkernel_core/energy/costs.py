@@ -29,9 +29,9 @@ RATES: Mapping[str, tuple[float, ...]] = {
     "features": (1.5e-10, 4e-11, 1.8e-08, 1.1e-04),
     "kernels": (3.1e-10, 2.7e-10, 6.4e-10, 3.8e-11, 5.7e-11, 1.5e-08, 6e-05),
     "chain": (6.7e-11, 4.3e-08, 2.2e-04),
-    "examples of classes": (1.1e-10, 1.6e-10, 2e-08, 1e-03),
-    "features of classes": (2e-10, 1.6e-10, 2e-08, 1e-03),
-    "kernels of classes": (3e-10, 1.6e-10, 2e-08, 1e-03),
+    "examples of classes": (3.9e-11, 1.1e-10, 8.5e-08, 2e-03),
+    "features of classes": (2e-11, 9e-10, 4.5e-08, 1.8e-03),
+    "kernels of classes": (1.2e-10, 1.1e-10, 7.3e-08, 1.7e-03),
 }
 
 
