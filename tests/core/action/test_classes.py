@@ -145,8 +145,11 @@ def test_what_needs_the_squared_loss_is_refused():
         pk.leave_one_out(solution, xi, labels)
     with pytest.raises(ValueError, match="gradients with respect to inputs need the squared"):
         log_evidence_gradient(solution, xi, np.eye(3)[labels])
-    with pytest.raises(ValueError, match="grid of temperatures needs the squared loss"):
+    with pytest.raises(ValueError, match="temperature must be left out: the softmax"):
         pk.minimise_actions(problem, [network], [0.1])
+    squared = pk.Problem(xi, labels.astype(float))
+    with pytest.raises(ValueError, match="temperature is missing"):
+        pk.minimise_actions(squared, [pk.Network((2, 2), 20)])
     with pytest.raises(ValueError, match="cannot be differentiated automatically"):
         problem.form.energy(solution.factors[0], np.nan)
     with pytest.raises(ValueError, match='space="kernels" does not serve'):
@@ -157,6 +160,16 @@ def test_what_needs_the_squared_loss_is_refused():
         .probabilities
         is None
     )
+
+
+def test_many_networks_have_a_solution_each():
+    problem = problem_of(3)
+    networks = [pk.Network((2, 2), N, outputs=3) for N in (10, 50)]
+    rows = pk.minimise_actions(problem, networks)
+    assert [len(row) for row in rows] == [1, 1]
+    for (solution,), network in zip(rows, networks):
+        single = pk.minimise_action(problem, network)
+        assert solution.action == pytest.approx(single.action, rel=1e-10)
 
 
 def test_too_many_rows_are_refused_with_the_sizes():
