@@ -312,7 +312,8 @@ def build_model(
     Raises
     ------
     ValueError
-        If there is no such model, also for the likelihood, a shape does not fit the network, or a value is not finite.
+        If there is no such model, also for the likelihood, a shape does not fit the network, or a
+        value is not finite.
     PrecisionError
         If JAX's 64-bit mode is off.
 

@@ -113,7 +113,7 @@ def test_models_of_weights_are_refused():
     xi, labels, likelihood = data(3)
     network = pk.Network((2,), 7, outputs=3)
     for name in ("collapsed", "weights"):
-        with pytest.raises(ValueError, match='squared loss; of the softmax.*"order-parameter"'):
+        with pytest.raises(ValueError, match=r'squared loss; of the softmax.*"order-parameter"'):
             build_model(name, xi, labels, network, likelihood=likelihood)
     with pytest.raises(ValueError, match="temperature must be left out"):
         build_model("order-parameter", xi, labels, network, 0.1, likelihood)
