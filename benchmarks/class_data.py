@@ -14,6 +14,11 @@ Data = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 PATCH, INPUTS, TEST = 7, 6, 1000
 
 
+def print_row(*cells: str) -> None:
+    """Print a row of a table, as ``docs/remake.py`` reads it."""
+    print(f"| {' | '.join(cells)} |", flush=True)
+
+
 def markov(seed: int) -> Data:
     """Hidden Markov chains of the paper, with classes 0 and 1."""
     realised, parts = HiddenMarkov().realise(seed), []

@@ -13,18 +13,18 @@ import warnings
 from collections.abc import Callable
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 import pathkernel_core as pk
-from benchmarks.class_data import fashion
+from benchmarks.class_data import fashion, print_row
 
 EXAMPLES, HEADS, WIDTH, CLASSES = 500, (4, 4), 200, 10
 VARIANCE = 30.0
 STEPS = 2000  # of Adam
+IMAGES = ("", "CPU s", "evaluations", "peak GiB so far", "log loss", "accuracy")
+"""Columns of the table."""
 
 
-def images(console: Console, examples: int = EXAMPLES) -> None:
+def images(examples: int = EXAMPLES) -> None:
     """Print seconds, memory, log loss and accuracy of every side."""
     xi, labels, test, test_labels = fashion(CLASSES, examples, HEADS)
     variances = (VARIANCE, *[1.0] * (len(HEADS) + 1))
@@ -32,9 +32,7 @@ def images(console: Console, examples: int = EXAMPLES) -> None:
     problem = pk.Problem(xi, labels, likelihood="softmax")
     paths, width = xi.shape[1:]
     title = f"P = {examples}, n = {paths}, N_0 = {width}, C = {CLASSES}: {problem.space}"
-    table = Table(title=title)
-    for heading in ("", "CPU s", "evaluations", "peak GiB so far", "log loss", "accuracy"):
-        table.add_column(heading, justify="right" if heading else "left")
+    print(title, *IMAGES, sep=", ")
     features, new = (
         values.reshape(len(values), -1) * np.sqrt(VARIANCE / (paths * width))
         for values in (xi, test)
@@ -61,12 +59,10 @@ def images(console: Console, examples: int = EXAMPLES) -> None:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         own = probabilities[np.arange(len(test_labels)), test_labels]
         accuracy = (probabilities.argmax(axis=1) == test_labels).mean()
-        table.add_row(
+        print_row(
             name, f"{seconds:.1f}", evaluations, f"{peak:.2f}", f"{-np.log(own).mean():.3f}",
             f"{accuracy:.3f}",
         )  # fmt: skip
-        console.print(name, f"{seconds:.1f} s")
-    console.print(table)
 
 
 def scikit_learn(

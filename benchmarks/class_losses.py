@@ -8,14 +8,17 @@ from dataclasses import dataclass
 
 import numpy as np
 import scipy
-from rich.console import Console
-from rich.table import Table
 
 import pathkernel_core as pk
-from benchmarks.class_data import fashion, gaussian, markov
+from benchmarks.class_data import fashion, gaussian, markov, print_row
 
 VARIANCES = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 TEMPERATURES = (0.03, 0.1, 0.3, 1.0, 3.0)
+LOSSES = (
+    *("task", "C", "P", "N", "log loss: classes", "squared", "EP"),
+    *("accuracy: classes", "squared", "σ² of classes", "σ², T of squared"),
+)
+"""Columns of the table."""
 
 
 @dataclass(frozen=True)
@@ -47,23 +50,18 @@ def cases() -> Iterator[Labelled]:
     yield Labelled("Fashion-MNIST, 10 classes", (2,), *fashion(10, 150, heads=(2,)), width=100)
 
 
-def losses(console: Console) -> None:
+def losses() -> None:
     """Print both losses of every case."""
-    table = Table(title="On test examples; scales and temperatures by the log evidence")
-    for heading in ("task", "C", "P", "N", "log loss: softmax", "squared", "accuracy: softmax"):
-        table.add_column(heading, justify="left" if heading == "task" else "right")
-    for heading in ("squared", "σ² of softmax", "σ², T of squared", "log loss: EP"):
-        table.add_column(heading, justify="right")
+    print("On test examples, with scales by the log evidence:", ", ".join(LOSSES))
     for case in cases():
         (softmax, variance), (squared, chosen) = by_softmax(case), by_squared_loss(case)
         scores = [_scores(values, case.test_labels) for values in (softmax, squared)]
         (loss, accuracy), (other_loss, other_accuracy) = scores
-        table.add_row(
+        print_row(
             case.name, str(case.classes), str(len(case.xi)), f"{case.width:g}",
-            f"{loss:.3f}", f"{other_loss:.3f}", f"{accuracy:.3f}", f"{other_accuracy:.3f}",
-            f"{variance:g}", f"{chosen[0]:g}, {chosen[1]:g}", _by_ep(case),
+            f"{loss:.3f}", f"{other_loss:.3f}", _by_ep(case), f"{accuracy:.3f}",
+            f"{other_accuracy:.3f}", f"{variance:g}", f"{chosen[0]:g}, {chosen[1]:g}",
         )  # fmt: skip
-    console.print(table)
 
 
 def by_softmax(case: Labelled) -> tuple[np.ndarray, float]:

@@ -18,10 +18,9 @@ from pathlib import Path
 import altair as alt
 import numpy as np
 import pandas as pd
-from rich.console import Console
-from rich.table import Table
 
 import pathkernel_core as pk
+from benchmarks.class_data import print_row
 from benchmarks.measuring import one_thread
 from pathkernel_views.chart import BLUE, GREY, ORANGE, Chart, save_charts
 from pathkernel_views.picture import inline
@@ -30,7 +29,11 @@ EXAMPLES, NEW, INPUTS = 30, 200, 6
 CLASSES, WIDTHS, SCALES = (1, 3), (10, 60), (0.5, 1.0, 4.0)
 WARM_UP, DRAWS, CHAINS = 600, 3000, 4
 
-console = Console(width=140, highlight=False)
+SAMPLES = (
+    *("C", "N", "σ²", "U: Laplace", "EP", "error of draws"),
+    *("probabilities: Laplace", "EP", "error of draws"),
+)
+"""Columns of the table against samples: relative differences of U, and rms of probabilities."""
 
 
 def examples(classes: int, count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -90,10 +93,7 @@ def _probabilities(outputs):
 
 def against_samples(folder: Path | None) -> None:
     """Print U and probabilities of twelve cases beside exact draws, and draw the latter."""
-    table = Table(title="Laplace's approximation (and EP) against NUTS on (u_a, U, f)")
-    headings = ("C", "N", "σ²", "U: largest difference", "of EP", "error of draws")
-    for heading in (*headings, "probabilities: rms", "of EP", "error of draws"):
-        table.add_column(heading, justify="right")
+    print("Laplace and EP against NUTS:", ", ".join(SAMPLES))
     points = {}
     for classes, width, scale in itertools.product(CLASSES, WIDTHS, SCALES):
         xi, labels = examples(classes, EXAMPLES)
@@ -115,12 +115,11 @@ def against_samples(folder: Path | None) -> None:
             cells[1].append(f"{rms:.4f}")
             if theory is problem:
                 points[classes, width, scale] = exact, probabilities
-        table.add_row(
+        print_row(
             str(classes), str(width), f"{scale:g}",
             *cells[0], f"{100 * (u_error / abs(u).max()).max():.1f} %",
             *cells[1], f"{np.sqrt(np.mean(exact_error**2)):.4f}",
         )  # fmt: skip
-    console.print(table)
     if folder is not None:
         draw(points, folder)
 
@@ -181,11 +180,11 @@ def main() -> None:
         elif options.part == "losses":
             from benchmarks.class_losses import losses
 
-            losses(console)
+            losses()
         else:
             from benchmarks.class_images import images
 
-            images(console)
+            images()
 
 
 if __name__ == "__main__":

@@ -54,6 +54,10 @@ def _probabilities(solution: Solution) -> np.ndarray:
 
 def warn_of_approximation(solution: Solution) -> None:
     """Warn where a solution differs from its check by more than the error of order 1/N."""
+    if solution.check is not None and solution.check.failure:
+        message = f"there is no check by expectation propagation: {solution.check.failure}"
+        warnings.warn(message, ScaleWarning, stacklevel=3)
+        return
     differing, width = difference(solution), solution.network.smallest_width
     if max(differing.order_parameter, differing.probability) <= 1 / width:
         return

@@ -148,8 +148,12 @@ def minimise_action(
     if checking is None:
         return solution
     descend = descender(checking, network, None, tolerance, max_evaluations, report)
-    with prepare_evaluations(checking, [network]):
-        (by_ep,) = answer_all([solver(descend, solution, None)], energies)
+    try:
+        with prepare_evaluations(checking, [network]):
+            (by_ep,) = answer_all([solver(descend, solution, None)], energies)
+    except UNSOLVABLE as error:  # the solution stands, with a check that says why it failed
+        failure = str(not_factorised(error, network, descend.action.temperature))
+        by_ep = failed_solution(checking, network, descend.action.temperature, failure)
     solution = replace(solution, check=by_ep)
     warn_of_approximation(solution)
     return solution

@@ -150,7 +150,8 @@ class Likelihood:
 
     def __init__(self, problem: Problem, network: Network, temperature: float):
         problem.require_squared(
-            "the likelihood of the labels given U", "its density over U has no closed form"
+            "the likelihood of the labels given U",
+            "build_model(..., likelihood=...) draws the outputs of classes, too",
         )
         self.temperature = jnp.asarray(float(temperature))
         array_namespace(temperature=self.temperature)

@@ -104,6 +104,17 @@ def test_a_large_scale_warns():
     assert difference(solution).log_evidence < -0.3
 
 
+def test_a_check_that_fails_leaves_the_solution(monkeypatch):
+    monkeypatch.setattr("pathkernel_core.energy.laplace.expectation_propagation._SWEEPS", 1)
+    xi, labels = data()
+    problem, network = pk.Problem(xi, labels, likelihood="logistic"), pk.Network((2,), 50)
+    with pytest.warns(pk.ScaleWarning, match="no check by expectation propagation: .* converge"):
+        solution = pk.minimise_action(problem, network, check="ep")
+    assert solution.status.ok
+    assert not solution.check.status.ok
+    assert solution.log_evidence == pk.minimise_action(problem, network).log_evidence
+
+
 def test_more_classes_and_the_squared_loss_are_refused():
     xi, _ = data()
     network = pk.Network((2,), 10, outputs=3)
