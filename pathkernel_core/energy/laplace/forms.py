@@ -52,8 +52,8 @@ def check_rows(examples: int, outputs: int, remedy: str = "") -> None:
     if rows > MOST_ROWS:
         raise TooLargeError(
             f"{examples} examples with {outputs} outputs have P·C = {rows} rows, more than "
-            f"{MOST_ROWS}: an evaluation of classes holds about ten matrices of {rows} × {rows}, "
-            f"{10 * rows**2 / 2**27:.3g} GiB in float64; take at most {MOST_ROWS // outputs} "
+            f"{MOST_ROWS}: an evaluation of classes holds about 13 matrices of {rows} × {rows}, "
+            f"{13 * rows**2 / 2**27:.3g} GiB in float64; take at most {MOST_ROWS // outputs} "
             f"examples{remedy}, or the squared loss"
         )
 
