@@ -155,7 +155,7 @@ def evaluations(sizes: Sizes, width: float) -> float:
     """Rough number of evaluations of a minimisation to the default tolerance.
 
     More labels per width move the minimum away from the Gaussian process limit. Low temperatures
-    need up to half as many more, warm starts fewer. Classes, which tell less of the outputs, move it
+    need up to half as many more, warm starts fewer. Classes tell less of the outputs, and move it
     less.
     """
     if sizes.classes:

@@ -51,7 +51,6 @@ def given_kernels(
     given = check(kernels, labels, likelihood)
     if likelihood.is_gaussian:
         return given
-    check_rows(*given.labels.shape)
     return LaplaceKernels(given.labels, cast("ClassLikelihood", likelihood), given=given)
 
 
@@ -61,7 +60,7 @@ def _of_pairs(kernels: Array, labels: Array, likelihood: Likelihood) -> GivenKer
     shape, paths = tuple(kernels.shape), paths_of(kernels)
     check_size(paths, shape[-1], labels.shape[1] if labels.ndim > 1 else 1)
     kernels = real_floating("kernels", kernels, ("n",) * (len(shape) - 2) + ("P", "P"))
-    labels = likelihood.targets(labels, "kernels", kernels, shape[-1])
+    labels = _targets(labels, kernels, likelihood)
     check_size(paths, *labels.shape)
     deviation = _asymmetry(kernels, paths)
     rounding = _rounding(kernels)
@@ -75,6 +74,14 @@ def _of_pairs(kernels: Array, labels: Array, likelihood: Likelihood) -> GivenKer
     form = GivenKernels(pack(kernels, index=index), labels, index)
     _check_positive(kernels, form, index, rounding)
     return form
+
+
+def _targets(labels: Array, kernels: Array, likelihood: Likelihood) -> Array:
+    """Targets (P, C) of kernels (…, P, P), checked before work is done."""
+    targets = likelihood.targets(labels, "kernels", kernels, kernels.shape[-1])
+    if not likelihood.is_gaussian:
+        check_rows(*targets.shape)
+    return targets
 
 
 def _of_branches(kernels: Array, labels: Array, likelihood: Likelihood) -> GivenKernels:
@@ -94,7 +101,7 @@ def _of_branches(kernels: Array, labels: Array, likelihood: Likelihood) -> Given
             "fewer branches or examples, or give their inputs to Problem"
         )
     kernels = real_floating("kernels", kernels, ("n", "P", "P"))
-    labels = likelihood.targets(labels, "kernels", kernels, shape[1])
+    labels = _targets(labels, kernels, likelihood)
     if labels.shape[1] > 1:
         raise ValueError(
             f"labels have {labels.shape[1]} outputs, but independent branches have one, since u_l "

@@ -45,6 +45,7 @@ from pathkernel_core.energy.likelihoods.averages import log_average_sigmoid
 _SWEEPS = 1000
 _DAMPING = 0.8
 _SLOWEST = 0.05  # smallest damping, reached if sweeps diverge
+_NONE = 1e-30  # variance of an output that is always 0
 _SMALLEST = 1e-14  # precision of a site
 
 
@@ -186,6 +187,7 @@ def _sweep(kernel: Array, signs: Array, sites: Array) -> tuple[Array, Array, Arr
     lower = cholesky(add_to_diagonal(matrix, 1.0, xp), xp)
     whitened = solve_triangular(lower, root[:, None] * kernel, xp)
     variance = xp.linalg.diagonal(kernel) - xp.sum(whitened**2, axis=0)
+    variance = xp.clip(variance, min=_NONE)  # of an example without inputs, which has no kernel
     fitted = matmul(kernel, nu[:, None]) - matmul(
         xp.matrix_transpose(whitened), matmul(whitened, nu[:, None])
     )

@@ -208,6 +208,7 @@ def _kernel_step(
     solved = solve_triangular(lower, matmul(mixed, residual), xp)
     step = residual - times_blocks(root, solve_transposed(lower, solved, xp))
     value = log_density - 0.5 * xp.sum(flat * coefficients)
+    value = value + 0 * log_determinant(lower, xp)  # NaN after an overflow, whose step may be 0
     ascent = xp.sum(matmul(kernel, residual) * step)
     return value, step, ascent, (outputs, root, mixed, lower)
 

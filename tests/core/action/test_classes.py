@@ -122,6 +122,13 @@ def test_hessian_agrees_with_differences_of_the_action(space):
     up, down = (problem.energy_and_gradient(u + s * change)[1] for s in (step, -step))
     np.testing.assert_allclose(curvature.along(change), (up - down) / (2 * step), atol=1e-6)
     assert solution.hessian.product(direction) @ direction > -1e-6
+    variances = solution.response().variances
+    moved = [
+        pk.minimise_action(problem, pk.Network((2,), 15, (1.0, 1.0, 1.0 + s), outputs=3))
+        for s in (1e-3, -1e-3)
+    ]
+    change = (moved[0].order_parameter - moved[1].order_parameter) / 2e-3
+    np.testing.assert_allclose(variances[-1], change, atol=1e-4)
     with pytest.raises(ValueError, match="no temperature to respond to"):
         _ = solution.response().temperature
     with pytest.raises(ValueError, match="do not change by small amounts"):
@@ -179,6 +186,9 @@ def test_too_many_rows_are_refused_with_the_sizes():
         pk.Problem(xi, labels, likelihood="softmax")
     with pytest.raises(TooLargeError, match="8000 features"):
         pk.Problem(xi, labels, "features", likelihood="softmax")
+    kernels = np.broadcast_to(np.eye(700), (1, 1, 700, 700))
+    with pytest.raises(TooLargeError, match="at most 600 examples"):
+        pk.Problem.from_kernels(kernels, labels, likelihood="softmax")
     few = pk.Problem(xi[:, :2, :3], labels, likelihood="softmax")
     assert few.space == "features"  # 60 features of 7,000 rows
 

@@ -104,6 +104,22 @@ def test_a_large_scale_warns():
     assert difference(solution).log_evidence < -0.3
 
 
+def test_an_example_without_inputs_has_even_odds():
+    xi, labels = data()
+    silent = np.concatenate([xi, np.zeros((2, 2, 4))])
+    both = np.concatenate([labels, [1.0, -1.0]])
+    network = pk.Network((2,), 20)
+    one, two = (
+        pk.minimise_action(pk.Problem(x, y, likelihood="logistic"), network, check="ep")
+        for x, y in ((xi, labels), (silent, both))
+    )
+    for solution, other in ((one, two), (one.check, two.check)):
+        assert other.status.ok
+        difference_of_evidence = solution.log_evidence - other.log_evidence
+        assert difference_of_evidence == pytest.approx(2 * np.log(2), abs=1e-8)
+        np.testing.assert_allclose(other.predict(silent).probabilities[-1], 0.5, atol=1e-12)
+
+
 def test_a_check_that_fails_leaves_the_solution(monkeypatch):
     monkeypatch.setattr("pathkernel_core.energy.laplace.expectation_propagation._SWEEPS", 1)
     xi, labels = data()

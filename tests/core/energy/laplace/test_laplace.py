@@ -247,9 +247,11 @@ def test_logits_whose_exponentials_overflow_are_right_or_refused():
             prediction = pk.minimise_action(problem, network).predict(new)
         assert abs(prediction.mean).max() > 1e4
         assert np.isfinite(prediction.probabilities).all()
-        huge = pk.Problem(1e155 * xi, labels, likelihood=name)
-        with pytest.raises(NotPositiveDefiniteError, match="overflow"):
-            pk.minimise_action(huge, network)
+        for space in ("examples", "features"):
+            huge = pk.Problem(1e155 * xi, labels, space, likelihood=name)
+            for solve in (pk.minimise_action, pk.gp_limit):
+                with pytest.raises(NotPositiveDefiniteError, match="overflow"):
+                    solve(huge, network)
 
 
 def test_scikit_learn_has_the_same_probabilities_of_two_classes():
