@@ -11,6 +11,7 @@ approximation has, but Newton's method is faster and serves more classes.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -40,7 +41,8 @@ from pathkernel_core.energy.laplace.forms import (
 )
 from pathkernel_core.energy.laplace.mode import no_mode, times_blocks, transposed_blocks
 from pathkernel_core.energy.laplace.posterior import CrossPosterior
-from pathkernel_core.energy.likelihoods.averages import log_average_sigmoid
+from pathkernel_core.energy.likelihoods.averages import log_average_sigmoid, tilted_nodes
+from pathkernel_core.system.errors import NotPositiveDefiniteError
 
 _SWEEPS = 1000
 _DAMPING = 0.8
@@ -159,11 +161,18 @@ class ExpectationPropagation(KernelForm):
         start = None if self.memory is None else self.memory.start
         if start is None:
             start = xp.stack([xp.full_like(signs, 0.05), 0.5 * signs * 0.1])
-        sweep = compile_function(_sweep, xp)
+        deviation = math.sqrt(max(0.0, float(xp.max(xp.linalg.diagonal(along)))))
+        if not math.isfinite(deviation):
+            raise no_mode(kernel, ValueError("the prior variance overflows"))
+        try:
+            nodes = tilted_nodes(deviation)
+        except ValueError as error:
+            raise NotPositiveDefiniteError(str(error)) from None
+        sweep = compile_function(_sweep, xp, static=("nodes",))
         sites, damping, before = start, _DAMPING, np.inf
         tolerance = 1e3 * float(xp.finfo(kernel.dtype).eps)
         for _ in range(_SWEEPS):
-            change, energy, nu, lower = sweep(along, signs, sites)
+            change, energy, nu, lower = sweep(along, signs, sites, nodes=nodes)
             size = float(xp.max(xp.abs(change)))
             if not np.isfinite(size):
                 break
@@ -178,7 +187,9 @@ class ExpectationPropagation(KernelForm):
         raise no_mode(kernel, ValueError("expectation propagation did not converge"))
 
 
-def _sweep(kernel: Array, signs: Array, sites: Array) -> tuple[Array, Array, Array, Array]:
+def _sweep(
+    kernel: Array, signs: Array, sites: Array, *, nodes: int
+) -> tuple[Array, Array, Array, Array]:
     """Change of all sites (2, P), energy, b (P, 1) and L of B = LLᵀ, at sites (τ, ν)."""
     xp = array_namespace(kernel=kernel)
     tau, nu = sites[0, :], sites[1, :]
@@ -194,7 +205,7 @@ def _sweep(kernel: Array, signs: Array, sites: Array) -> tuple[Array, Array, Arr
     mean = fitted[:, 0]
     tau_cavity, nu_cavity = 1 / variance - tau, mean / variance - nu
     cavity = nu_cavity / tau_cavity
-    log_z, first, second = log_average_sigmoid(signs, cavity, 1 / tau_cavity)
+    log_z, first, second = log_average_sigmoid(signs, cavity, 1 / tau_cavity, nodes)
     # the tilted density has mean m + v L' and variance v + v² L'' by the slopes L', L'' of log Z
     shrinkage = 1 + second / tau_cavity
     new_tau = xp.clip(-second / shrinkage, min=_SMALLEST)

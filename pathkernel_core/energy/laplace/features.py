@@ -39,6 +39,7 @@ from pathkernel_core.energy.laplace.mode import (
     ascend,
     gram_blocks,
     no_mode,
+    roundings,
     solve_transposed,
     transposed_blocks,
 )
@@ -206,9 +207,14 @@ def _step(
     of_features = matmul(xp.matrix_transpose(mixed), xp.reshape(gradient, (-1, 1)))
     residual = of_features - variables
     step = solve_transposed(lower, solve_triangular(lower, residual, xp), xp)
-    value = likelihood.log_density(outputs, targets) - 0.5 * xp.sum(variables**2)
+    log_density = likelihood.log_density(outputs, targets)
+    value = log_density - 0.5 * xp.sum(variables**2)
     value = value + 0 * log_determinant(lower, xp)  # NaN after an overflow, whose step may be 0
-    return value, step, xp.sum(residual * step), (outputs, lower)
+    change = xp.max(xp.abs(matmul(mixed, step)))
+    # as for kernels, whose diagonal is |φ|²: the rounding of Φ̃ᵀ∂ln p/∂f returns in f = Φ̃v
+    size = xp.max(xp.sum(mixed**2, axis=1)) * xp.sum(xp.abs(gradient))
+    rounding = roundings(size, gradient, log_density)
+    return value, step, xp.sum(residual * step), change, rounding, (outputs, lower)
 
 
 def _energy(

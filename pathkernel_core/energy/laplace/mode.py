@@ -43,7 +43,8 @@ from pathkernel_core.system.errors import NotPositiveDefiniteError
 _STEPS = 200  # of Newton's method; the largest number seen, at a scale of 10⁶, is about 30
 _SHORTEST = 2.0**-30  # step length at which rounding hides any further ascent
 _ARMIJO = 1e-4  # share of the predicted ascent that a step must reach
-_SETTLED = 1e-3  # relative step at which one that no longer shrinks is rounding
+_CONVERGED, _SETTLED = 4.0, 1e4  # change of an output over its rounding; and if it shrinks no more
+_SLACK = 4.0  # over the rounding of the value, by which it may fall
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +59,11 @@ class NewtonPoint:
         Change of the variables, of their shape.
     ascent : array, shape ()
         Derivative of the value along the step, at least 0.
+    change : array, shape ()
+        Largest change of an output by the step.
+    rounding : array, shape (2,)
+        Bounds on the rounding of an output and of the value, over that of a number near 1: where
+        examples with equal inputs have different classes, large terms cancel.
     rest : tuple of arrays
         What the gradient of the energy needs at the mode.
     """
@@ -65,6 +71,8 @@ class NewtonPoint:
     value: Array
     step: Array
     ascent: Array
+    change: Array
+    rounding: Array
     rest: tuple[Array, ...]
 
 
@@ -93,29 +101,28 @@ def ascend(
     numpy.linalg.LinAlgError
         If the steps do not converge, or a value is not finite.
     """
-    xp, variables = array_namespace(start=start), start
-    epsilon = float(xp.finfo(start.dtype).eps)
-    tolerance, before = 1e3 * epsilon, math.inf
+    variables, before = start, math.inf
+    epsilon = float(array_namespace(start=start).finfo(start.dtype).eps)
     for _ in range(_STEPS):
         point = at(variables)
-        value, ascent = float(point.value), float(point.ascent)
-        size = float(xp.max(xp.abs(point.step)))
-        largest = max(float(xp.max(xp.abs(variables))), epsilon)
-        if not math.isfinite(value) or not math.isfinite(size):
+        value, ascent, change = map(float, (point.value, point.ascent, point.change))
+        of_output, of_value = (epsilon * float(bound) for bound in (*point.rounding,))
+        if not (math.isfinite(value) and math.isfinite(change)):
             break
-        # a step that is small and shrinks no more is made of rounding
-        settled = size <= _SETTLED * largest and size >= 0.5 * before
-        if size <= tolerance * largest or settled:
+        # the outputs count, not the variables: their sizes may differ by orders of magnitude
+        allowed = _CONVERGED if change < 0.5 * before else _SETTLED
+        if change <= allowed * of_output:
             return variables, point
-        rounding, length = 4 * epsilon * max(1.0, abs(value)), 1.0
+        length = 1.0
         while length > _SHORTEST:
             moved = variables + length * point.step
-            if float(value_at(moved)) >= value + _ARMIJO * length * ascent - rounding:
+            required = value + _ARMIJO * length * ascent - _SLACK * of_value
+            if float(value_at(moved)) >= required:
                 break
             length /= 2
         else:
             break
-        before = size if length == 1 else math.inf
+        before = change if length == 1 else math.inf
         variables = moved
     raise np.linalg.LinAlgError(
         "Newton's method did not find the mode of the outputs; rescale the inputs or use float64"
@@ -210,7 +217,29 @@ def _kernel_step(
     value = log_density - 0.5 * xp.sum(flat * coefficients)
     value = value + 0 * log_determinant(lower, xp)  # NaN after an overflow, whose step may be 0
     ascent = xp.sum(matmul(kernel, residual) * step)
-    return value, step, ascent, (outputs, root, mixed, lower)
+    change = xp.max(xp.abs(matmul(kernel, step)))
+    # |f_i| ≤ Σ_j |K_ij| |a_j|, and no entry of K is larger than its diagonal
+    size = xp.max(xp.linalg.diagonal(kernel)) * xp.sum(xp.abs(coefficients))
+    rounding = roundings(size, gradient, log_density)
+    return value, step, ascent, change, rounding, (outputs, root, mixed, lower)
+
+
+def roundings(size: Array, gradient: Array, log_density: Array) -> Array:
+    """Bounds on the rounding of an output and of the value, over that of a number near 1, (2,).
+
+    Parameters
+    ----------
+    size : array, shape ()
+        Bound on the sum of absolute terms of an output.
+    gradient : array, shape (P, C)
+        ∂ ln p/∂f, which is a at the mode.
+    log_density : array, shape ()
+    """
+    xp = array_namespace(gradient=gradient)
+    of_output = 1 + size
+    # of ln p, and of the quadratic form aᵀKa
+    of_value = 1 + xp.abs(log_density) + of_output * xp.sum(xp.abs(gradient))
+    return xp.stack([of_output, of_value])
 
 
 def laplace_energy(

@@ -22,7 +22,7 @@ from pathkernel_core.arrays.products import matmul
 _RANGE = 9.0  # standard deviations of a Gaussian on each side; beyond lie 2e-19
 _NODES = 129, 1025, 8193  # of the quadrature, for standard deviations up to 4, 31 and more
 _WIDEST = 4.0, 31.0
-_TILTED_NODES = 1025  # for standard deviations up to 30
+_TILTED_NODES, _WIDEST_TILTED = (513, 2049, 16385), (10.0, 40.0, 320.0)
 _SETS, _DRAWS = 8, 512  # independent sets of draws, whose spread is the error, and draws of each
 _ELEMENTS = 2**22  # of outputs of all draws in memory at once
 
@@ -63,13 +63,34 @@ def _sigmoid_sums(
     return value, 2 * xp.exp(-xp.clip(poles, max=80.0)) + tiny
 
 
-def log_average_sigmoid(signs: Array, mean: Array, variance: Array) -> tuple[Array, Array, Array]:
+def tilted_nodes(deviation: float) -> int:
+    """Nodes of :func:`log_average_sigmoid` for a prior standard deviation of the outputs.
+
+    Raises
+    ------
+    ValueError
+        If it is larger than those for which there are enough.
+    """
+    for count, widest in zip(_TILTED_NODES, _WIDEST_TILTED):
+        if deviation <= widest:
+            return count
+    raise ValueError(
+        f"the prior standard deviation of an output is {deviation:.3g}, more than the "
+        f"{_WIDEST_TILTED[-1]:g} that the quadrature of expectation propagation resolves; lower "
+        "the prior variances"
+    )
+
+
+def log_average_sigmoid(
+    signs: Array, mean: Array, variance: Array, count: int
+) -> tuple[Array, Array, Array]:
     """Log average of 1/(1 + exp(−y g)) over g ~ N(m, v), and its first two slopes in m, (P,) each.
 
-    By the trapezoidal rule, in the range that the Gaussian and its shift by the sigmoid reach.
+    By the trapezoidal rule of so many nodes (:func:`tilted_nodes`), in the range that the Gaussian
+    and its shift by the sigmoid reach.
     """
     xp = array_namespace(mean=mean)
-    nodes = from_host(np.linspace(0.0, 1.0, _TILTED_NODES), mean)
+    nodes = from_host(np.linspace(0.0, 1.0, count), mean)
     deviation = xp.sqrt(variance)
     # the sigmoid moves the mass by at most v, and no further than g = 0
     shift = xp.clip(-signs * mean / deviation, min=0.0)
@@ -81,7 +102,7 @@ def log_average_sigmoid(signs: Array, mean: Array, variance: Array) -> tuple[Arr
     largest = xp.max(logs, axis=1, keepdims=True)
     weights = xp.exp(logs - largest)
     total = xp.sum(weights, axis=1, keepdims=True)
-    step = span / ((_TILTED_NODES - 1) * math.sqrt(2 * math.pi))
+    step = span / ((count - 1) * math.sqrt(2 * math.pi))
     weights = weights / total
     # slopes of ln σ(y g) under the tilted density: no difference of moments, which would lose the
     # digits of a small variance

@@ -67,6 +67,32 @@ def test_gradient_agrees_with_differences(classes):
     assert np.sum(gradient * direction) == pytest.approx((8 * near - far) / 12e-3, abs=1e-8)
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_random_problems_have_the_derivative_along_their_scale(seed):
+    """From 1e-6 to 1e4, with equal inputs of different classes."""
+    rng = np.random.default_rng(seed)
+    examples, width = rng.integers(1, (12, 6))
+    xi, labels = rng.normal(size=(examples, 2, width)), rng.choice([-1, 1], size=examples)
+    if rng.random() < 0.5:
+        xi[examples // 2] = xi[0]
+    problem = pk.Problem(xi, labels, likelihood="logistic").by_ep()
+    scale = 10 ** rng.uniform(-6, 4)
+
+    def energy(log):
+        return problem.energy_and_gradient(np.eye(2), variance=scale * np.exp(log))
+
+    _, gradient = energy(0)
+    near, far = (energy(step)[0] - energy(-step)[0] for step in (1e-3, 2e-3))
+    assert gradient.trace() == pytest.approx((8 * near - far) / 12e-3, abs=1e-7)
+
+
+def test_a_prior_wider_than_the_quadrature_is_refused():
+    xi, labels = data()
+    problem = pk.Problem(1e4 * xi, labels, likelihood="logistic")
+    with pytest.raises(pk.NotPositiveDefiniteError, match="standard deviation of an output is"):
+        pk.gp_limit(problem.by_ep(), pk.Network((2,), 10))
+
+
 def test_check_is_a_solution_beside_and_agrees_at_small_scale(library):
     xi, labels = data()
     problem = pk.Problem(library.array(xi), library.array(labels), likelihood="logistic")

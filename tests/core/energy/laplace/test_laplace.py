@@ -236,6 +236,36 @@ def test_extreme_scales_give_the_same_in_both_forms(classes, scale):
     np.testing.assert_allclose(one, two, atol=1e-6)
 
 
+@pytest.mark.parametrize("seed", range(60))
+def test_random_problems_have_one_energy_in_all_forms(seed):
+    """At scales from 1e-8 to 1e8, with equal inputs, inputs of zero, and classes at random."""
+    rng = np.random.default_rng(seed)
+    classes, examples, paths, width = rng.choice([1, 2, 3, 5]), *rng.integers(2, (15, 5, 6))
+    xi = rng.normal(size=(examples, paths, width))
+    if rng.random() < 0.3:
+        xi[examples // 2] = xi[0]
+    if rng.random() < 0.2:
+        xi[-1] = 0
+    if rng.random() < 0.2:
+        xi[:] = xi[:1]
+    labels, likelihood = rng.choice([-1, 1], size=examples), "logistic"
+    if classes > 1:
+        labels, likelihood = np.eye(classes)[rng.integers(classes, size=examples)], "softmax"
+    scale, u = 10 ** rng.uniform(-8, 8), order_parameter(paths * classes, seed)
+    kernels = np.einsum("api,bqi->pqab", xi, xi) / width
+    problems = [
+        pk.Problem(xi, labels, "examples", likelihood=likelihood),
+        pk.Problem(xi, labels, "features", likelihood=likelihood),
+        pk.Problem.from_kernels(kernels, labels, likelihood=likelihood),
+    ]
+    first, *others = [problem.energy_and_gradient(u, variance=scale) for problem in problems]
+    for energy, gradient in others:
+        # K of size 10⁸ has an absolute rounding of 1e-8, and so has f
+        assert energy == pytest.approx(first[0], rel=1e-10 * max(1.0, scale))
+        along, expected = np.sum(u * gradient), np.sum(u * first[1])
+        assert along == pytest.approx(expected, abs=1e-8 * max(1.0, scale / 1e4))
+
+
 def test_logits_whose_exponentials_overflow_are_right_or_refused():
     likelihoods = {"logistic": np.array([1, -1]), "softmax": np.array([0, 1])}
     for name, labels in likelihoods.items():
