@@ -198,7 +198,7 @@ def _value(mixed: Array, targets: Array, variables: Array, *, likelihood: ClassL
 
 def _step(
     mixed: Array, targets: Array, variables: Array, *, likelihood: ClassLikelihood
-) -> tuple[Array, Array, Array, tuple[Array, ...]]:
+) -> tuple[Array, Array, Array, Array, Array, tuple[Array, ...]]:
     xp = array_namespace(mixed=mixed)
     outputs = xp.reshape(matmul(mixed, variables), targets.shape)
     gradient, root = likelihood.derivatives(outputs, targets)

@@ -202,7 +202,7 @@ def _kernel_value(
 
 def _kernel_step(
     kernel: Array, targets: Array, coefficients: Array, *, likelihood: ClassLikelihood
-) -> tuple[Array, Array, Array, tuple[Array, ...]]:
+) -> tuple[Array, Array, Array, Array, Array, tuple[Array, ...]]:
     xp = array_namespace(kernel=kernel)
     flat = matmul(kernel, coefficients)
     outputs = xp.reshape(flat, targets.shape)

@@ -9,12 +9,14 @@ is in none of them.
 from __future__ import annotations
 
 import math
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import solve_triangular
 
+from pathkernel_core.action.coordinates import Level
 from pathkernel_core.arrays.backend import add_to_diagonal
 from pathkernel_core.energy.laplace.features import mixed_features
 from pathkernel_core.energy.laplace.forms import LaplaceExamples, LaplaceForm, LaplaceKernels
@@ -22,10 +24,31 @@ from pathkernel_core.energy.laplace.posterior import GivenCross, InputCross
 from pathkernel_core.energy.likelihoods.likelihood import ClassLikelihood
 from pathkernel_core.energy.problem import Problem
 from pathkernel_core.paths.network import Network
-from pathkernel_sampling.models.likelihood import NewExamples, pytree
-from pathkernel_sampling.models.models import OrderParameterModel, host_generator
+from pathkernel_sampling.models.likelihood import NewExamples, host_generator, pytree
 
 _JITTER = 1e-10  # of the mean of K's diagonal, for K that is singular
+
+
+class Chain(Protocol):
+    """Prior of the order parameters, and their factor, as of ``OrderParameterModel``."""
+
+    levels: tuple[Level, ...]
+
+    @property
+    def dimension(self) -> int:
+        """Number of parameters."""
+
+    def initial(self, key: jax.Array) -> jax.Array:
+        """Draw from the prior."""
+
+    def log_prior(self, x: jax.Array) -> jax.Array:
+        """Normalised log density of the prior."""
+
+    def factor(self, x: jax.Array) -> jax.Array:
+        """Factor F (n·C, r) of U = F Fᵀ."""
+
+    def order_parameter(self, x: jax.Array) -> jax.Array:
+        """Order parameter U (n·C, n·C)."""
 
 
 class _ClassModel:
@@ -33,7 +56,7 @@ class _ClassModel:
 
     Attributes
     ----------
-    chain : OrderParameterModel
+    chain : Chain
         Prior and factor of the order parameters; it has no likelihood.
     deviation : array, shape (n·C, 1)
         Scales of the paths, with σ_0.
@@ -42,16 +65,16 @@ class _ClassModel:
     """
 
     name = "order-parameter"
-    chain: OrderParameterModel
+    chain: Chain
     deviation: jax.Array
     targets: jax.Array
     likelihood: ClassLikelihood
     numbers: int
 
-    def _set(self, problem: Problem, network: Network) -> None:
+    def _set(self, problem: Problem, network: Network, chain: Chain) -> None:
         form = problem.form
         assert isinstance(form, LaplaceForm)
-        self.chain = OrderParameterModel(None, network)
+        self.chain = chain
         scales = np.sqrt(network.kernel_variance) * network.path_scales
         self.deviation = jnp.asarray(scales[:, None])
         self.targets, self.likelihood = jnp.asarray(form.labels), form.likelihood
@@ -103,10 +126,11 @@ class FeatureClassModel(_ClassModel):
     xi : array, shape (P, n, N_0)
         Its attentioned inputs, as they are: w also decides on directions of new examples.
     network : Network
+    chain : Chain
     """
 
-    def __init__(self, problem: Problem, xi: np.ndarray, network: Network):
-        self._set(problem, network)
+    def __init__(self, problem: Problem, xi: np.ndarray, network: Network, chain: Chain):
+        self._set(problem, network, chain)
         self.features = jnp.asarray(xi / math.sqrt(xi.shape[1] * xi.shape[2]))
         self.numbers = self.chain.levels[0].columns * xi.shape[2]
 
@@ -134,10 +158,11 @@ class KernelClassModel(_ClassModel):
     problem : Problem
         Of inputs, or of given kernels.
     network : Network
+    chain : Chain
     """
 
-    def __init__(self, problem: Problem, network: Network):
-        self._set(problem, network)
+    def __init__(self, problem: Problem, network: Network, chain: Chain):
+        self._set(problem, network, chain)
         form = problem.form
         if not problem.is_of_kernels:
             form = LaplaceExamples(form.labels, form.likelihood, features=form.features)
@@ -171,7 +196,7 @@ pytree(("labels", "features"), ("likelihood", "memory"))(LaplaceExamples)
 pytree(("labels", "given"), ("likelihood", "memory"))(LaplaceKernels)
 
 
-def class_model(problem: Problem, xi: np.ndarray, network: Network) -> _ClassModel:
+def class_model(problem: Problem, xi: np.ndarray, network: Network, chain: Chain) -> _ClassModel:
     """Model with the fewer numbers of outputs, by features or by examples.
 
     Parameters
@@ -181,9 +206,11 @@ def class_model(problem: Problem, xi: np.ndarray, network: Network) -> _ClassMod
     xi : array, shape (P, n, N_0), or kernels (n, n, P, P)
         What it was built from.
     network : Network
+    chain : Chain
+        Of the order parameters.
     """
     if not problem.is_of_kernels:
-        by_features = FeatureClassModel(problem, xi, network)
+        by_features = FeatureClassModel(problem, xi, network, chain)
         if by_features.numbers <= problem.n_examples * problem.outputs or problem.basis is not None:
             return by_features
-    return KernelClassModel(problem, network)
+    return KernelClassModel(problem, network, chain)

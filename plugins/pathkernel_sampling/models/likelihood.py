@@ -67,6 +67,11 @@ pytree(("gram", "projections", "label_square", "rows"), ("n_examples",))(Feature
 pytree(("form", "basis"), ("input_width", "n_paths", "n_examples", "outputs"))(Problem)
 
 
+def host_generator(key: jax.Array) -> np.random.Generator:
+    """Generator on the host, where a single draw needs no compilation."""
+    return np.random.default_rng(np.asarray(jax.random.key_data(key)))
+
+
 @jax.custom_vjp
 def energy(space: Form, factor: jax.Array, temperature: jax.Array) -> jax.Array:
     """Energy ln det(K + T1) + Yᵀ(K + T1)⁻¹Y (Eq. 34), differentiable in the factor (n·C, r)."""

@@ -28,7 +28,13 @@ from pathkernel_core.energy.problem import Problem
 from pathkernel_core.paths.network import Network
 from pathkernel_core.paths.order_parameter import path_weights
 from pathkernel_core.system.text import number
-from pathkernel_sampling.models.likelihood import Likelihood, NewExamples, pytree
+from pathkernel_sampling.models.class_models import class_model
+from pathkernel_sampling.models.likelihood import (
+    Likelihood,
+    NewExamples,
+    host_generator,
+    pytree,
+)
 
 
 class _FactorModel:
@@ -358,18 +364,11 @@ def build_model(
         if width % 1 and (width < size or name != OrderParameterModel.name):
             raise ValueError(f"widths must be whole numbers to be sampled, but has {number(width)}")
     if not named.is_gaussian:
-        from pathkernel_sampling.models.class_models import class_model
-
-        return class_model(problem, xi, network)
+        return class_model(problem, xi, network, OrderParameterModel(None, network))
     of_labels = Likelihood(problem, network, temperature)
     if name == WeightsModel.name:
         return WeightsModel(xi, labels.reshape(len(xi), -1), network, temperature)
     return MODELS[name](of_labels, network)
-
-
-def host_generator(key: jax.Array) -> np.random.Generator:
-    """Generator on the host, where a single draw needs no compilation."""
-    return np.random.default_rng(np.asarray(jax.random.key_data(key)))
 
 
 def _weight_shapes(network: Network) -> list[tuple[int, ...]]:

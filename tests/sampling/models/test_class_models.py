@@ -14,7 +14,7 @@ from pathkernel_sampling.models.class_models import (
     KernelClassModel,
     class_model,
 )
-from pathkernel_sampling.models.models import build_model
+from pathkernel_sampling.models.models import OrderParameterModel, build_model
 
 
 def data(classes, examples=6, paths=2, width=3, seed=0):
@@ -68,10 +68,11 @@ def test_features_and_examples_and_given_kernels_have_one_posterior(classes):
 
     given = pk.Problem.from_kernels(kernels(xi, xi), labels, likelihood=likelihood)
     own = np.einsum("pqaa->pqa", kernels(new, new))
+    chain = OrderParameterModel(None, network)
     models = [
-        (FeatureClassModel(problem, xi, network), new),
-        (KernelClassModel(problem, network), new),
-        (KernelClassModel(given, network), (kernels(new, xi), own)),
+        (FeatureClassModel(problem, xi, network, chain), new),
+        (KernelClassModel(problem, network, chain), new),
+        (KernelClassModel(given, network, chain), (kernels(new, xi), own)),
     ]
     assert models[0][0].dimension - models[0][0].chain.dimension == 6 * classes
     first, *others = [weighted(model, test) for model, test in models]
@@ -103,10 +104,11 @@ def test_the_fewer_numbers_are_drawn():
     xi, labels, likelihood = data(3)
     network = pk.Network((2,), 7, outputs=3)
     problem = pk.Problem(xi, labels, likelihood=likelihood)
-    assert isinstance(class_model(problem, xi, network), FeatureClassModel)
+    chain = OrderParameterModel(None, network)
+    assert isinstance(class_model(problem, xi, network, chain), FeatureClassModel)
     wide, labels, likelihood = data(3, width=10)
     problem = pk.Problem(wide, labels, likelihood=likelihood)
-    assert isinstance(class_model(problem, wide, network), KernelClassModel)
+    assert isinstance(class_model(problem, wide, network, chain), KernelClassModel)
 
 
 def test_models_of_weights_are_refused():
