@@ -113,6 +113,7 @@ class LaplaceFeatures(LaplaceForm):
         evaluate = compile_function(_energy, xp, static=("likelihood", "paths"))
         energy, gradient = evaluate(
             mixed,
+            self.labels,
             point.value,
             variables,
             point.rest,
@@ -219,6 +220,7 @@ def _step(
 
 def _energy(
     mixed: Array,
+    targets: Array,
     value: Array,
     variables: Array,
     pieces: tuple[Array, ...],
@@ -230,7 +232,7 @@ def _energy(
     xp, (outputs, lower) = array_namespace(mixed=mixed), pieces
     whitened = solve_triangular(lower, xp.matrix_transpose(mixed), xp)  # Σ is its Gram matrix
     covariances = gram_blocks(whitened, outputs.shape[1])
-    slope = xp.reshape(likelihood.curvature_slope(outputs, covariances), (-1, 1))
+    slope = xp.reshape(likelihood.curvature_slope(outputs, targets, covariances), (-1, 1))
     moved = solve_transposed(lower, matmul(whitened, slope), xp)
     by_path = (paths, -1)
     v, h = xp.reshape(variables, by_path), xp.reshape(moved, by_path)

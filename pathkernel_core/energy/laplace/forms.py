@@ -197,9 +197,8 @@ class KernelForm(LaplaceForm):
         evaluate = compile_function(
             laplace_energy, array_namespace(array=self.array), static=("likelihood",)
         )
-        energy, weights = evaluate(
-            kernel, point.value, coefficients, point.rest, likelihood=self.likelihood
-        )
+        arrays = kernel, self.labels, point.value, coefficients, point.rest
+        energy, weights = evaluate(*arrays, likelihood=self.likelihood)
         gradient = to_host(self.sums(weights))
         return float(energy), gradient if scales is None else scales * gradient * scales.T
 

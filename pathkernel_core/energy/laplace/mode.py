@@ -244,6 +244,7 @@ def roundings(size: Array, gradient: Array, log_density: Array) -> Array:
 
 def laplace_energy(
     kernel: Array,
+    targets: Array,
     value: Array,
     coefficients: Array,
     pieces: tuple[Array, ...],
@@ -255,7 +256,7 @@ def laplace_energy(
     outputs, root, mixed, lower = pieces
     whitened = solve_triangular(lower, mixed, xp)  # L⁻¹RᵀK, so that KΠK is its Gram matrix
     covariances = block_diagonal(kernel, outputs.shape[1]) - gram_blocks(whitened, outputs.shape[1])
-    slope = xp.reshape(likelihood.curvature_slope(outputs, covariances), (-1, 1))
+    slope = xp.reshape(likelihood.curvature_slope(outputs, targets, covariances), (-1, 1))
     # V = L⁻¹Rᵀ with Π = VᵀV, as Vᵀ = RL⁻ᵀ
     transposed = times_blocks(root, xp.matrix_transpose(invert_triangular(lower, xp)))
     moved = slope - matmul(transposed, matmul(whitened, slope))

@@ -120,7 +120,7 @@ class ClassLikelihood(Likelihood):
         """
 
     @abstractmethod
-    def curvature_slope(self, outputs: Array, covariances: Array) -> Array:
+    def curvature_slope(self, outputs: Array, targets: Array, covariances: Array) -> Array:
         """Slope s_i = tr[Σ ∂W/∂f_i], (P, C), for symmetric Σ (P, C, C) of every example."""
 
     def as_signs(self, targets: Array) -> tuple[Array, np.ndarray]:

@@ -56,7 +56,7 @@ class Logistic(ClassLikelihood):
         root = xp.sqrt(sigmoid(outputs, xp) * sigmoid(-outputs, xp))
         return gradient, root[:, :, None]
 
-    def curvature_slope(self, outputs: Array, covariances: Array) -> Array:
+    def curvature_slope(self, outputs: Array, targets: Array, covariances: Array) -> Array:
         """Slope Σ W (1 − 2p)."""
         xp = array_namespace(outputs=outputs)
         one, other = sigmoid(outputs, xp), sigmoid(-outputs, xp)

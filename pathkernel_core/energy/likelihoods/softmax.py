@@ -64,7 +64,7 @@ class Softmax(ClassLikelihood):
         off_diagonal = -p[:, :, None] * roots[:, None, :]
         return gradient, xp.where(same > 0, (roots * rest)[:, None, :], off_diagonal)
 
-    def curvature_slope(self, outputs: Array, covariances: Array) -> Array:
+    def curvature_slope(self, outputs: Array, targets: Array, covariances: Array) -> Array:
         """Slope W u with u = diag Σ − 2 Σ p, since ∂W_cd/∂f_e is made of W and p alone."""
         xp = array_namespace(outputs=outputs)
         p, _ = _probabilities(outputs, xp)

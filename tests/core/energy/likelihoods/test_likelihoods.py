@@ -35,7 +35,7 @@ def test_derivatives_agree_with_differences(name, library):
     curvature = roots @ roots.transpose(0, 2, 1)
     covariances = np.random.default_rng(1).normal(size=(len(f), f.shape[1], f.shape[1]))
     covariances = covariances + covariances.transpose(0, 2, 1)
-    (slope,) = numbers(likelihood.curvature_slope, f, covariances)
+    (slope,) = numbers(likelihood.curvature_slope, f, targets, covariances)
     step = 1e-4
     for index in np.ndindex(f.shape):
         moved = [f.copy(), f.copy()]
