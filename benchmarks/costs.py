@@ -12,6 +12,7 @@ on the machine matters less.
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import resource
 import time
@@ -43,9 +44,22 @@ SHAPES = {
         (300, 16, 5, 3), (300, 16, 5, 10), (600, 8, 5, 4), (600, 8, 5, 30), (100, 32, 5, 10),
         (600, 12, 5, 4), (600, 12, 5, 10), (1000, 4, 5, 10),
     ],
+    "examples of classes": [  # with their number
+        (100, 4, 20, 3), (300, 4, 20, 3), (300, 16, 100, 2), (100, 16, 50, 10), (200, 4, 200, 5),
+        (600, 4, 20, 2), (60, 4, 10, 10), (1000, 2, 50, 1), (30, 2, 10, 3),
+    ],
+    "features of classes": [
+        (300, 2, 10, 3), (1000, 4, 10, 3), (2000, 4, 20, 2), (500, 4, 5, 10), (5000, 2, 5, 10),
+        (3000, 4, 100, 1), (100, 2, 5, 3),
+    ],
+    "kernels of classes": [
+        (100, 4, 5, 3), (300, 4, 5, 3), (300, 16, 5, 2), (100, 16, 5, 10), (600, 4, 5, 2),
+        (60, 4, 5, 10), (1000, 2, 5, 1), (30, 2, 5, 3),
+    ],
     "chain": [(2,), (4,), (16,), (64,), (144,), (256,), (512,), (1024,)],
 }  # fmt: skip
 
+_CLASSES = " of classes"
 console = Console(width=120, highlight=False)
 
 
@@ -69,6 +83,8 @@ def evaluation(form: str, shape: tuple[int, ...]) -> tuple[costs.Sizes, Callable
         return costs.Sizes(1, paths, 1), host
     if form == "kernels together":
         return _together(shape, factor)
+    if form.endswith(_CLASSES):
+        return _of_classes(form.removesuffix(_CLASSES), shape)
     if form == "features":
         shape = (2 * shape[0] * shape[1], *shape)
     xi, labels = generator.standard_normal(shape), generator.standard_normal(shape[0])
@@ -85,6 +101,26 @@ def _together(shape: tuple[int, ...], factor: np.ndarray) -> tuple[costs.Sizes, 
     return costs.Sizes(*shape), lambda: form.energies_and_gradients(*arguments)
 
 
+def _of_classes(form: str, shape: tuple[int, ...]) -> tuple[costs.Sizes, Callable]:
+    """An evaluation near the last one, as those of a descent are."""
+    examples, paths, inputs, outputs = shape
+    generator = np.random.default_rng(0)
+    xi = generator.standard_normal((examples, paths, inputs))
+    classes = generator.integers(outputs, size=examples)
+    rows = np.sign(xi[:, 0, 0]) if outputs == 1 else np.eye(outputs)[classes]
+    likelihood = "logistic" if outputs == 1 else "softmax"
+    if form == "kernels":
+        kernels = np.einsum("api,bqi->pqab", xi, xi) / inputs
+        problem = pk.Problem.from_kernels(kernels, rows, likelihood=likelihood)
+    else:
+        problem = pk.Problem(xi, rows, form, likelihood=likelihood)
+    warm, size = problem.form.for_descent(), paths * outputs
+    change = np.tril(generator.standard_normal((size, size))) / (10 + size)
+    factors = itertools.cycle([np.eye(size) + change, np.eye(size) + 1.1 * change])
+    sizes = costs.Sizes(*shape, classes=True)
+    return sizes, lambda: warm.energy_and_gradient(next(factors), math.nan)
+
+
 def fitted(form: str) -> tuple[float, ...]:
     """Rates of a form, from relative errors of the times of its shapes."""
     counts, measured, together = [], [], f"{form} together"
@@ -93,7 +129,7 @@ def fitted(form: str) -> tuple[float, ...]:
     for kind, shape in shapes:
         sizes, call = evaluation(kind, shape)
         points = 1 if kind == form else shape[-1]
-        counts.append(costs.operations(form, sizes, points))
+        counts.append(costs.operations(form.removesuffix(_CLASSES), sizes, points))
         measured.append(cpu_seconds(call) / points)
     weighted = np.array(counts) / np.array(measured)[:, None]
     scale = weighted.max(axis=0)

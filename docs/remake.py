@@ -30,6 +30,8 @@ import xarray as xr
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the benchmarks are no package of ours
 
 from benchmarks.choices import choice_rows
+from benchmarks.class_losses import LOSSES
+from benchmarks.classes import SAMPLES
 from pathkernel_core.system.text import number
 from pathkernel_datasets.folder.reading import open_study
 from pathkernel_datasets.results.stored_study import StoredStudy
@@ -433,10 +435,23 @@ def engine() -> tuple[Path, list[list[str]]]:
     return figures, [names, *(row[:5] for row in rows)]  # without the times, which vary
 
 
-def next_order_table(title: str, *heading: str, benchmark: str = "corrections") -> str:
+def next_order_table(
+    title: str, *heading: str, benchmark: str = "corrections", options: tuple[str, ...] = ()
+) -> str:
     """Table that a benchmark prints under the title that starts with ``title``."""
-    (rows,) = (rows for name, rows in _printed(benchmark).items() if name.startswith(title))
+    printed = _printed(benchmark, *options)
+    (rows,) = (rows for name, rows in printed.items() if name.startswith(title))
     return table([heading, *rows])
+
+
+@functools.cache
+def class_samples() -> tuple[Path, list[list[str]]]:
+    """Folder of the figure of probabilities against samples, and the table of both."""
+    folder = Path("classes").resolve()
+    folder.mkdir(exist_ok=True)
+    printed = _printed("classes", "samples", str(folder))
+    (rows,) = (rows for name, rows in printed.items() if name.startswith("Laplace"))
+    return folder, rows
 
 
 def networks() -> str:
@@ -644,6 +659,7 @@ _OF_MARKOV = ("N", "saddle", "next order", "exact", "closed", "two-loop term, na
 _OF_SKIPS = ("s", "N", "saddle", "next order", "Monte-Carlo error")
 PICTURES: dict[str, Callable[[], Path]] = {
     "attention-jump": lambda: by_benchmark("learned_attention", "jump", "attention-jump"),
+    "class-probabilities": lambda: class_samples()[0] / "class-probabilities.png",
     "attention-paths": lambda: paths_drawn() / "attention-paths.png",
     "order-parameter": lambda: paths_drawn() / "order-parameter.png",
     "rooms": lambda: rooms_drawn() / "rooms.png",
@@ -696,6 +712,10 @@ TEXTS: dict[str, Callable[[], str]] = {
     "next-order-predictor": lambda: next_order_table("P = 0.8 N: N, mean", *_OF_PREDICTOR),
     "next-order-markov": lambda: next_order_table("hidden Markov", *_OF_MARKOV),
     "next-order-skips": lambda: next_order_table("T = ", *_OF_SKIPS, benchmark="skips"),
+    "class-samples": lambda: table([SAMPLES, *class_samples()[1]]),
+    "class-losses": lambda: next_order_table(
+        "On test", *LOSSES, benchmark="classes", options=("losses",)
+    ),
     "engine": lambda: table(engine()[1]),
     "one-shot-deeper-gains": lambda: image_gains(DEEPER),
     "one-shot-wider-gains": lambda: image_gains(WIDER),

@@ -7,6 +7,7 @@ from pathkernel_core.action.continuation import minimise_actions
 from pathkernel_core.action.minimise import gp_limit, minimise_action
 from pathkernel_core.action.solution import Minimum, Prediction, Solution, Status
 from pathkernel_core.action.stability import Response, Stability
+from pathkernel_core.action.variance_choice import VarianceChoice, choose_variance
 from pathkernel_core.contracts.task import Blocks, Examples, Realisation, Task, option
 from pathkernel_core.energy.path_kernels import path_kernels
 from pathkernel_core.energy.problem import Problem
@@ -78,9 +79,11 @@ __all__ = [
     "Status",
     "SufficientStatistics",
     "Task",
+    "VarianceChoice",
     "accuracy",
     "attention_gradients",
     "attentioned_inputs",
+    "choose_variance",
     "differentiable_solution",
     "gp_limit",
     "head_scores",

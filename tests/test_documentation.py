@@ -94,6 +94,18 @@ def test_attention_is_learned_as_documented(capsys):
     assert float(accuracy) > 0.8
 
 
+def test_page_of_classes_runs(capsys):
+    first, check = code_blocks("docs/classes.md", "python")
+    namespace = {}
+    exec(first, namespace)
+    probabilities = namespace["prediction"].probabilities
+    assert (probabilities.argmax(axis=1) == namespace["classes"][:5]).mean() >= 0.6
+    capsys.readouterr()
+    exec(check, namespace)
+    evidence, by_ep = map(float, capsys.readouterr().out.split("\n")[0].split())
+    assert evidence < by_ep < evidence + 1  # Laplace's approximation is below
+
+
 def test_page_of_other_theories_runs(capsys):
     convolution, gated, deep_linear, branches = code_blocks("docs/theories.md", "python")
     namespace = {}

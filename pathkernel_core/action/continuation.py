@@ -33,16 +33,19 @@ Outcome: TypeAlias = "Solution | NotPositiveDefiniteError | np.linalg.LinAlgErro
 def minimise_from(
     problem: Problem,
     network: Network,
-    temperature: float,
+    temperature: float | None,
     start: Solution | None,
     report: Report = silent,
     tolerance: float | None = None,
 ) -> Solution | None:
     """Lowest minimum of the action that the search finds; None if that fails.
 
+    Classes have no temperature, which is None or NaN.
+
     A neighbour's solution is a start only where the action has no other minimum, so that the result
     depends on the point alone.
     """
+    temperature = problem.likelihood.temperature(temperature)
     with prepare_evaluations(problem, [network]), suppress(*UNSOLVABLE):
         (solution,) = answer_all(
             [solver_from(problem, network, temperature, start, report=report, tolerance=tolerance)],
@@ -144,7 +147,7 @@ def minimise_grid(
 def minimise_actions(
     problem: Problem,
     networks: Sequence[Network],
-    temperatures: Sequence[float],
+    temperatures: Sequence[float] | None = None,
     *,
     tolerance: float | None = None,
     max_evaluations: int = 2000,
@@ -167,8 +170,9 @@ def minimise_actions(
         Training examples.
     networks : sequence of Network
         Such as those of several widths, with the same heads.
-    temperatures : sequence of float
-        Positive Gibbs temperatures, each once, in any order.
+    temperatures : sequence of float, optional
+        Positive Gibbs temperatures, each once, in any order. Classes have none, and one solution
+        for each network.
     tolerance : float, optional
         As for :func:`minimise_action`, for each network.
     max_evaluations : int
@@ -214,13 +218,19 @@ def minimise_actions(
     >>> [[round(solution.action, 2) for solution in row] for row in solutions]
     [[9.46, 13.68], [7.33, 8.0]]
     """
+    if temperatures is None:
+        temperatures = [problem.likelihood.temperature(None)]  # raises for the squared loss
     for name, sequence in (("networks", networks), ("temperatures", temperatures)):
         if isinstance(sequence, str) or not isinstance(sequence, Iterable):
             raise TypeError(
                 f"{name} must be a sequence, not {type(sequence).__name__}; "
                 "give a list, even of one"
             )
-    networks, temperatures = list(networks), [positive("temperatures", t) for t in temperatures]
+    networks, temperatures = list(networks), list(temperatures)
+    if problem.likelihood.is_gaussian:
+        temperatures = [positive("temperatures", t) for t in temperatures]
+    else:
+        temperatures = [problem.likelihood.temperature(t) for t in temperatures]
     for name, values in (("networks", networks), ("temperatures", temperatures)):
         if not values:
             raise ValueError(f"{name} is empty; give at least one")
@@ -229,7 +239,7 @@ def minimise_actions(
     highest, settings = max(temperatures), (tolerance, max_evaluations)
     for network in networks:  # a bad one is named before any minimisation
         if descender(problem, network, highest, *settings).action.coordinates.size:
-            warn_of_scale(problem.label_spectrum(network), highest)
+            warn_of_scale(problem, network, highest)
     if all(network.shared for network in networks):
         problem = problem.for_points(len(networks))
     total, solved = len(networks) * len(temperatures), itertools.count(1)

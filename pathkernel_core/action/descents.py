@@ -136,7 +136,8 @@ class Action:
 
     def __init__(self, problem: Problem, network: Network, temperature: float):
         self.problem, self.network, self.temperature = problem, network, temperature
-        self.coordinates, self.form = coordinates_of(network), problem.form_for(network)
+        self.coordinates = coordinates_of(network)
+        self.form = problem.form_for(network).for_descent()
         self._scales = network.path_scales[:, None] if network.has_skips else None
         self.unit = network.width / network.smallest_width
         self.curvature = self.unit * self.coordinates.curvature

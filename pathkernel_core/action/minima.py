@@ -94,6 +94,7 @@ def suspicion(problem: Problem, network: Network, temperature: float) -> Concavi
     """
     if not network.shared:
         return Concavity(0.0, 0.0)
+    temperature = _search_temperature(problem, temperature)
     return concavity(problem.label_spectrum(network), network, temperature)
 
 
@@ -101,10 +102,18 @@ def may_have_several(problem: Problem, network: Network, temperature: float) -> 
     """Whether :func:`minimise_action` searches for more than one minimum."""
     if not network.shared:
         return False
-    spectrum = problem.label_spectrum(network)
+    spectrum, temperature = (
+        problem.label_spectrum(network),
+        _search_temperature(problem, temperature),
+    )
     if largest_ratio(spectrum, network, temperature) < SUSPICIOUS:
         return False
     return concavity(spectrum, network, temperature).ratio >= SUSPICIOUS
+
+
+def _search_temperature(problem: Problem, temperature: float) -> float:
+    """Temperature of the squared loss that resembles the likelihood: T itself, or 1/W at f = 0."""
+    return problem.likelihood.search_temperature(temperature, problem.outputs)
 
 
 def largest_ratio(spectrum: LabelSpectrum, network: Network, temperature: float) -> float:
@@ -185,13 +194,28 @@ def random_starts(scaled: np.ndarray) -> Iterator[np.ndarray]:
         yield generator.uniform(0.0, 1.5) * scaled + noise
 
 
-def warn_of_scale(spectrum: LabelSpectrum, temperature: float) -> None:
+def warn_of_scale(problem: Problem, network: Network, temperature: float) -> None:
     """Warn where the limit's kernel is out of proportion to temperature or labels."""
-    share = spectrum.explained_share(temperature)
+    spectrum = problem.label_spectrum(network)
+    share = spectrum.explained_share(_search_temperature(problem, temperature))
     variance, label_square = spectrum.mean_diagonal, spectrum.mean_label_square
     if not (label_square > 0 and variance < math.inf):
         return  # no labels, or an overflow, at which the factorisation raises
-    if share < SMALLEST_SHARE:
+    if not problem.likelihood.is_gaussian:
+        if share >= SMALLEST_SHARE and variance <= LARGEST_VARIANCE * label_square:
+            return
+        size, change = ("small", "raise") if share < SMALLEST_SHARE else ("large", "lower")
+        remark = (
+            "all classes stay equally probable"
+            if size == "small"
+            else ("Laplace's approximation has an error there that does not fall with the width")
+        )
+        message = (
+            f"the prior variance of the outputs, {variance:.2g}, is {size} for the "
+            f"{problem.likelihood.name} likelihood: {remark}. Rescale the attentioned inputs, or "
+            f"{change} the prior variances"
+        )
+    elif share < SMALLEST_SHARE:
         message = (
             f"the kernel is small against the temperature: in the Gaussian process limit it "
             f"explains {100 * share:.2g} % of the squared labels that its features span, and the "

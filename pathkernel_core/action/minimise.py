@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import numpy as np
 
+from pathkernel_core.action.approximation import warn_of_approximation
 from pathkernel_core.action.asking import answer_all
 from pathkernel_core.action.descents import Action, Descender
 from pathkernel_core.action.minima import warn_of_scale
@@ -26,13 +30,14 @@ from pathkernel_core.system.text import number
 UNSOLVABLE = (NotPositiveDefiniteError, np.linalg.LinAlgError)
 """Errors of a point whose kernel cannot be factorised."""
 
+_ABSENT = ", or give rows (P, C) of 0 and a 1 for labels if some classes have no example"
 _SHOWN = 6  # widths in a message, of which branches may have thousands
 
 
 def minimise_action(
     problem: Problem,
     network: Network,
-    temperature: float,
+    temperature: float | None = None,
     *,
     tolerance: float | None = None,
     start: Solution | None = None,
@@ -40,6 +45,7 @@ def minimise_action(
     max_evaluations: int = 2000,
     throw: bool = True,
     report: Report = silent,
+    check: str | None = None,
 ) -> Solution:
     """Minimise the action over all order parameters (Eq. 11, 32).
 
@@ -53,8 +59,9 @@ def minimise_action(
         Training examples.
     network : Network
         Heads, widths, variances and outputs; or independent branches (``shared=False``).
-    temperature : float
-        Positive Gibbs temperature T.
+    temperature : float, optional
+        Positive Gibbs temperature T of the squared loss. Likelihoods of classes have none: their
+        scale is the prior variance of the outputs, of ``variances`` in Network.
     tolerance : float, optional
         Largest entry allowed in the gradients ∂(S/N)/∂U, with N the smallest finite width. By
         default 1e-8 in float64, and in lower precision the smaller of 1e-2 and 1 / (2N); or what
@@ -75,6 +82,9 @@ def minimise_action(
         ``Solution.status``.
     report : callable
         Called with a Progress after every step: the evaluations so far, and the gradient.
+    check : {"ep"}, optional
+        Check of Laplace's approximation for two classes: the minimum by expectation propagation
+        becomes :attr:`Solution.check`, with U, evidence and predictions of its own.
 
     Raises
     ------
@@ -84,12 +94,14 @@ def minimise_action(
         If the kernel cannot be factorised at the start.
     ValueError
         If the network does not fit the problem, a number is out of range, or both start and starts
-        are set.
+        are set. If the squared loss has no temperature, or classes have one.
 
     Warns
     -----
     ScaleWarning
-        If inputs are so small or so large that temperature and variances have little effect.
+        If inputs are so small or so large that temperature and variances have little effect. If
+        U or a probability of a training example differs from the check by more than 1/N, N the
+        smallest finite width.
 
     Notes
     -----
@@ -118,8 +130,11 @@ def minimise_action(
     if start is not None and starts is not None:
         raise ValueError("start excludes starts: leave one of them out")
     descend = descender(problem, network, temperature, tolerance, max_evaluations, report)
+    if check not in (None, "ep"):
+        raise ValueError(f'check must be "ep" or left out, not {check!r}')
+    checking = None if check is None else problem.by_ep()
     if start is None and descend.action.coordinates.size:
-        warn_of_scale(problem.label_spectrum(network), descend.action.temperature)
+        warn_of_scale(problem, network, descend.action.temperature)
     try:
         with prepare_evaluations(problem, [network]):
             (solution,) = answer_all([solver(descend, start, starts)], energies)
@@ -130,6 +145,17 @@ def minimise_action(
         return failed_solution(problem, network, descend.action.temperature, str(failure))
     if throw and not solution.status.ok:
         raise not_minimised(solution, descend)
+    if checking is None:
+        return solution
+    descend = descender(checking, network, None, tolerance, max_evaluations, report)
+    try:
+        with prepare_evaluations(checking, [network]):
+            (by_ep,) = answer_all([solver(descend, solution, None)], energies)
+    except UNSOLVABLE as error:  # the solution stands, with a check that says why it failed
+        failure = str(not_factorised(error, network, descend.action.temperature))
+        by_ep = failed_solution(checking, network, descend.action.temperature, failure)
+    solution = replace(solution, check=by_ep)
+    warn_of_approximation(solution)
     return solution
 
 
@@ -155,24 +181,24 @@ def not_factorised(
 
 
 def _point(network: Network, temperature: float) -> str:
+    at = "" if math.isnan(temperature) else f" and temperature {temperature:g}"
     if len(set(network.widths)) == 1:
-        return f"width {number(network.widths[0])} and temperature {temperature:g}"
+        return f"width {number(network.widths[0])}{at}"
     widths = ", ".join(map(number, network.widths[:_SHOWN]))
     more = ", …" if len(network.widths) > _SHOWN else ""
-    return f"widths ({widths}{more}) and temperature {temperature:g}"
+    return f"widths ({widths}{more}){at}"
 
 
 def descender(
     problem: Problem,
     network: Network,
-    temperature: float,
+    temperature: float | None,
     tolerance: float | None,
     max_evaluations: int,
     report: Report = silent,
 ) -> Descender:
     """Minimiser of the action at a point, whose arguments are checked."""
-    temperature = positive("temperature", temperature)
-    _check_network(problem, network)
+    temperature = _checked_temperature(problem, network, temperature)
     is_default = tolerance is None
     if tolerance is None:
         double = problem.array.dtype == array_namespace(array=problem.array).float64
@@ -184,7 +210,7 @@ def descender(
     return Descender(action, tolerance, max_evaluations, report, to_rounding=is_default)
 
 
-def gp_limit(problem: Problem, network: Network, temperature: float) -> Solution:
+def gp_limit(problem: Problem, network: Network, temperature: float | None = None) -> Solution:
     """Return the Gaussian process limit N → ∞, where U is Π σ² times the identity.
 
     The action is that of the finite network at this order parameter; of levels of infinite width
@@ -203,11 +229,16 @@ def gp_limit(problem: Problem, network: Network, temperature: float) -> Solution
     >>> pk.gp_limit(problem, pk.Network((2, 2), widths=10), 0.01).order_parameter.diagonal()
     array([1., 1., 1., 1.])
     """
-    temperature = positive("temperature", temperature)
-    _check_network(problem, network)
+    temperature = _checked_temperature(problem, network, temperature)
     with prepare_evaluations(problem, [network]):
         (solution,) = answer_all([limit_solver(Action(problem, network, temperature))], energies)
     return solution
+
+
+def _checked_temperature(problem: Problem, network: Network, temperature: float | None) -> float:
+    """Temperature of a point whose arguments are checked; NaN of classes, which have none."""
+    _check_network(problem, network)
+    return problem.likelihood.temperature(temperature)
 
 
 def _check_network(problem: Problem, network: Network) -> None:
@@ -225,8 +256,9 @@ def _check_network(problem: Problem, network: Network) -> None:
             "problem has kernels of single branches only, for independent branches: set "
             "shared=False in Network, or give kernels of pairs of paths to Problem.from_kernels"
         )
+    of_classes = not problem.likelihood.is_gaussian and problem.outputs > 1
     if network.outputs != problem.outputs:
         raise ValueError(
             f"network has {network.outputs} outputs, but labels have {problem.outputs}; "
-            f"set outputs={problem.outputs} in Network"
+            f"set outputs={problem.outputs} in Network{_ABSENT if of_classes else ''}"
         )

@@ -6,6 +6,7 @@ import enum
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import cast
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from pathkernel_core.arrays.backend import (
 )
 from pathkernel_core.arrays.products import matmul
 from pathkernel_core.energy.form import Predictor
+from pathkernel_core.energy.laplace.forms import LaplaceForm
 from pathkernel_core.energy.posterior import PREDICTION_ELEMENTS
 from pathkernel_core.energy.problem import Problem
 from pathkernel_core.paths.input_kernels import total_kernel
@@ -64,10 +66,18 @@ class Prediction:
         Posterior mean of the network's output (Eq. 9, 29).
     variance : array, shape (P_new,) or (P_new, C)
         Posterior variance given U, without the observation noise T (Eq. 30).
+    probabilities : array, shape (P_new, C), or None
+        Probabilities of the classes, averaged over the Gaussian of the outputs; of the logistic
+        likelihood those of −1 and +1, (P_new, 2). None for the squared loss.
+    probability_error : array, of the shape of probabilities, or None
+        Numerical error of these averages: a bound of the quadrature for two classes, one standard
+        error of 4,096 seeded draws for more.
     """
 
     mean: Array
     variance: Array
+    probabilities: Array | None = None
+    probability_error: Array | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +123,7 @@ class Solution:
     action_history, gradient_history : arrays, shape (iterations + 1,)
         Action per width and gradient norm at the start and after each step.
     network, problem, temperature
-        Arguments of the minimisation.
+        Arguments of the minimisation; the temperature of classes, which have none, is NaN.
     curvature : tuple
         Steps and changes of the gradient along them, for minimisations that start here.
     other_minima : tuple of Minimum
@@ -124,6 +134,8 @@ class Solution:
         Reason and remedy where the kernel cannot be factorised, the status
         ``NOT_POSITIVE_DEFINITE``; otherwise empty. Numbers and order parameters are then NaN, and
         methods raise a NotPositiveDefiniteError.
+    check : Solution or None
+        Minimum by expectation propagation, if :func:`minimise_action` was asked for it.
     """
 
     order_parameters: tuple[Array, ...] = field(repr=False)
@@ -144,6 +156,7 @@ class Solution:
     other_minima: tuple[Minimum, ...] = ()
     searched: bool = True
     failure: str = ""
+    check: Solution | None = field(default=None, repr=False)
 
     @property
     def order_parameter(self) -> Array:
@@ -209,13 +222,14 @@ class Solution:
         network = self.network
         rows = {
             "status": f"{self.status.name}: {self.status.value}",
-            "temperature T": f"{self.temperature:g}",
             "action S/N": f"{self.action:.6g}, of which entropy {self.entropy:.6g}",
             "log evidence": f"{self.log_evidence:.6g} nats",
             "evaluations": f"{self.evaluations}; gradient {self.gradient_norm:.2g}",
             "network": repr(network),
             "problem": repr(self.problem),
         }
+        if not math.isnan(self.temperature):
+            rows["temperature T"] = f"{self.temperature:g}"
         if self.note:
             rows["note"] = self.note
         if self.failure:
@@ -249,7 +263,10 @@ class Solution:
             If the shape does not fit, or a problem in feature space has several outputs. If xi is
             passed for a problem of given kernels.
         """
-        root = self.posterior[0].root
+        posterior, factor = self.posterior
+        root = posterior.root
+        if not self.problem.likelihood.is_gaussian:
+            return cast("LaplaceForm", self.problem.form_for(self.network)).full_kernel(factor)
         if xi is not None:
             if self.problem.is_of_kernels:
                 raise ValueError("xi is not part of a problem of given kernels; leave it out")
@@ -272,6 +289,7 @@ class Solution:
     def log_evidence(self) -> float:
         """Leading-order log evidence ln p(Y), in nats; exact in the Gaussian process limit.
 
+        Of classes it is that of Laplace's approximation, which is not exact there.
         NaN where a width is smaller than its order parameter, whose prior is then singular.
         """
         if self.failure:
@@ -285,7 +303,7 @@ class Solution:
         excess = coordinates.excess_entropy(coordinates.from_factors(self.factors))
         n_labels = self.problem.n_examples * self.network.outputs
         energy = self.network.width * self.energy
-        return -0.5 * (excess + energy + n_labels * math.log(2 * math.pi))
+        return -0.5 * (excess + energy + n_labels * self.problem.likelihood.constant)
 
     def stability(self, count: int = 1) -> Stability:
         """Smallest eigenvalues of the action's Hessian, and the changes of U along them.
@@ -330,9 +348,9 @@ class Solution:
             raise NotPositiveDefiniteError(f"there is no solution here: {self.failure}")
 
     def predict(self, xi: Array, own: Array | None = None) -> Prediction:
-        """Predictor's mean and variance on new examples (Eq. 29, 30).
+        """Predictor's mean and variance on new examples (Eq. 29, 30), and class probabilities.
 
-        Both are conditional on U at the minimum, without corrections of order 1/N by fluctuations
+        All are conditional on U at the minimum, without corrections of order 1/N by fluctuations
         of U, which ``pathkernel_sampling.corrections.next_order.predict_next_order`` computes.
 
         Parameters
@@ -376,12 +394,12 @@ class Solution:
                 )
                 for batch in batches(xi.shape[axis], step)
             ]
-        mean, variance = map(join_batches, zip(*moments))
+        mean, variance, *of_classes = map(join_batches, zip(*moments))
         for name, array in (("mean", mean), ("variance", variance)):
             not_overflown(f"the predictor's {name}", array, "rescale xi")
         if self.network.outputs == 1:
             mean, variance = mean[:, 0], variance[:, 0]
-        return Prediction(mean, variance)
+        return Prediction(mean, variance, *of_classes)
 
     def predict_mean(self, xi: Array) -> Array:
         """Predictor's mean (P_new,) or (P_new, C) on new examples (Eq. 29) without the variance.

@@ -42,6 +42,7 @@ from pathkernel_core.energy.form import Form
 from pathkernel_core.energy.given_kernels import GivenKernels
 from pathkernel_core.energy.kernel_energy import kernel_energy
 from pathkernel_core.energy.label_spectrum import LabelSpectrum, kernel_spectrum
+from pathkernel_core.energy.laplace.forms import LaplaceForm
 from pathkernel_core.energy.posterior import Posterior
 from pathkernel_core.energy.rows import not_positive_definite
 
@@ -52,7 +53,7 @@ def branch_form(form: Form) -> Form:
     In example space, with the kernels of all branches in memory where that makes evaluations faster
     and takes at most 1 GiB in float64 or as much as the features; while made, twice that.
     """
-    if isinstance(form, GivenKernels):
+    if isinstance(form, GivenKernels | LaplaceForm):
         return form.branches()
     if isinstance(form, FeatureSpace):
         return BranchFeatureSpace(form.gram, form.projections, form.label_square, form.n_examples)

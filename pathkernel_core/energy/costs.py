@@ -29,6 +29,9 @@ RATES: Mapping[str, tuple[float, ...]] = {
     "features": (1.5e-10, 4e-11, 1.8e-08, 1.1e-04),
     "kernels": (3.1e-10, 2.7e-10, 6.4e-10, 3.8e-11, 5.7e-11, 1.5e-08, 6e-05),
     "chain": (6.7e-11, 4.3e-08, 2.2e-04),
+    "examples of classes": (3.9e-11, 1.1e-10, 8.5e-08, 2e-03),
+    "features of classes": (2e-11, 9e-10, 4.5e-08, 1.8e-03),
+    "kernels of classes": (1.2e-10, 1.1e-10, 7.3e-08, 1.7e-03),
 }
 
 
@@ -36,7 +39,8 @@ RATES: Mapping[str, tuple[float, ...]] = {
 class Sizes:
     """Sizes of a problem: P examples along n paths of N_0 inputs, C outputs.
 
-    Independent branches, ``shared=False``, have no pairs of different paths.
+    Independent branches, ``shared=False``, have no pairs of different paths. Likelihoods of
+    classes, ``classes=True``, have an energy at a mode that Newton's method finds.
     """
 
     examples: int
@@ -44,6 +48,7 @@ class Sizes:
     inputs: int
     outputs: int = 1
     shared: bool = True
+    classes: bool = False
 
     @property
     def pairs(self) -> int:
@@ -82,6 +87,8 @@ def operations(form: str, sizes: Sizes, points: int = 1) -> tuple[float, ...]:
     """
     rows, paths = sizes.examples * sizes.outputs, sizes.paths * sizes.outputs
     width = paths * sizes.inputs
+    if sizes.classes and form != "chain":
+        return _operations_of_classes(form, sizes)
     if form == "examples":  # mixing and sum of blocks, K and L⁻¹Φ, L, entries, a call per row
         mixing = 1.0 if paths <= BLOCK else 0.5 + 0.5 * BLOCK / paths
         mixed = (mixing + 0.5) * rows * paths * width * sizes.shared
@@ -99,12 +106,29 @@ def operations(form: str, sizes: Sizes, points: int = 1) -> tuple[float, ...]:
     return paths**3, paths**2, 1
 
 
+def _operations_of_classes(form: str, sizes: Sizes) -> tuple[float, ...]:
+    """Operations of one evaluation for classes: products, factorisations, entries, a call.
+
+    An evaluation takes about four steps of Newton's method.
+    """
+    rows, width = sizes.examples * sizes.outputs, sizes.paths * sizes.inputs
+    if form == "features":
+        mixed = width * sizes.outputs
+        return rows * mixed**2, mixed**3, rows * mixed, 1
+    if form == "examples":
+        products = sizes.outputs**2 * sizes.examples * width * (sizes.examples + sizes.paths)
+    else:
+        products = 2 * sizes.outputs**2 * sizes.kernel_elements
+    return products, rows**3, rows**2, 1
+
+
 def evaluation_seconds(form: str, sizes: Sizes, points: int = 1) -> float:
     """Seconds of one evaluation of energy and gradient in a form, on one core.
 
     It is one of so many points together, as :func:`pathkernel_core.minimise_actions` has them.
     """
-    return sum(rate * count for rate, count in zip(RATES[form], operations(form, sizes, points)))
+    rates = RATES[f"{form} of classes" if sizes.classes and form != "chain" else form]
+    return sum(rate * count for rate, count in zip(rates, operations(form, sizes, points)))
 
 
 def cheapest_form(sizes: Sizes, points: int = 1) -> FormName:
@@ -116,6 +140,8 @@ def cheapest_form(sizes: Sizes, points: int = 1) -> FormName:
         "examples": evaluation_seconds("examples", sizes),
         "features": evaluation_seconds("features", sizes),
     }
+    if sizes.classes:
+        return min(seconds, key=lambda form: seconds[form])
     if sizes.outputs == 1 and sizes.kernel_elements <= sizes.most_kernels:
         entries = sizes.pairs * sizes.examples**2
         _, product, _, entry, *_ = RATES["examples"]
@@ -129,8 +155,11 @@ def evaluations(sizes: Sizes, width: float) -> float:
     """Rough number of evaluations of a minimisation to the default tolerance.
 
     More labels per width move the minimum away from the Gaussian process limit. Low temperatures
-    need up to half as many more, warm starts fewer.
+    need up to half as many more, warm starts fewer. Classes tell less of the outputs, and move it
+    less.
     """
+    if sizes.classes:
+        return 4 + 3 * (sizes.examples * sizes.outputs / width) ** 0.22
     return 4 + 7 * (sizes.examples * sizes.outputs / width) ** 0.42
 
 
@@ -149,7 +178,13 @@ def minimisation_bytes(sizes: Sizes, width: float, form: str | None = None) -> f
     form = cheapest_form(sizes) if form is None else form
     rows, paths = sizes.examples * sizes.outputs, sizes.paths * sizes.outputs
     features = rows * paths * sizes.inputs
-    if form == "features":
+    if sizes.classes:
+        factorised = paths * sizes.inputs if form == "features" else rows
+        # factors and Newton's method; the features as they are, mixed, or the kernels
+        elements = 13.0 * factorised**2 + 2.0 * features / sizes.outputs**2
+        elements += 3.0 * features if form == "features" else 0.0
+        elements += sizes.kernel_elements if form == "kernels" else 0.0
+    elif form == "features":
         elements = 5.0 * (paths * sizes.inputs) ** 2
     else:
         elements = features * (1 + 1 / sizes.outputs if sizes.outputs > 1 else 1) + 2.0 * rows**2

@@ -4,7 +4,8 @@ A form is evaluated at a factor B of the order parameter, U_1 = B Bᵀ, and retu
 
     ln det(K + T1) + Yᵀ (K + T1)⁻¹ Y,        K = Φ (U_1 ⊗ 1) Φᵀ
 
-with its gradient M − R with respect to U_1 on the host. With C outputs the rows are (example,
+with its gradient M − R with respect to U_1 on the host; of a likelihood other than the squared
+loss, that of :mod:`pathkernel_core.energy.laplace.mode`. With C outputs the rows are (example,
 output) and the paths (path, output), output fastest. Forms of independent branches take the square
 roots (n,) of the diagonal of U_1 in place of B, and return the diagonal (n,) of M − R.
 
@@ -16,12 +17,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, Self
 
 import numpy as np
 
 from pathkernel_core.arrays.backend import Array, array_namespace, compile_function, to_host
 from pathkernel_core.energy.label_spectrum import LabelSpectrum
+from pathkernel_core.energy.likelihoods.likelihood import Likelihood
+from pathkernel_core.energy.likelihoods.squared import SQUARED
 from pathkernel_core.energy.rows import explained_labels
 
 InputGradient = Callable[[Array, Array], Array]
@@ -83,9 +86,13 @@ class Form(ABC):
         Whether there are kernels of different paths; if not, branches must be independent.
     holds_examples : bool
         Whether every training example is stored, and not only sums over them.
+    likelihood : Likelihood
+        What labels are. That of classes has no temperature: methods ignore theirs, NaN by
+        convention.
     """
 
     name: str
+    likelihood: Likelihood = SQUARED
     is_of_kernels = False
     has_pairs = True
     holds_examples = True
@@ -110,6 +117,13 @@ class Form(ABC):
             f"the form {self.name!r} does not give kernels of all pairs of paths; build the "
             "problem by Problem.from_kernels"
         )
+
+    def for_descent(self) -> Self:
+        """Form for evaluations one after another, which may start from what the last one saw.
+
+        Itself, unless a form searches iteratively; results differ by rounding only.
+        """
+        return self
 
     @abstractmethod
     def energy_and_gradient(

@@ -171,6 +171,16 @@ class GivenKernels(SharedKernels):
         rows, index = cast("PairIndex", self.index).branches()
         return replace(self, kernels=self._rows(rows), index=index)
 
+    def kernel(self, factor: Array) -> Array:
+        """Kernel K of the rows (example, output), (P·C, P·C), at U_1 = factor factorᵀ."""
+        evaluate = compile_function(_of_factor, array_namespace(kernels=self.kernels))
+        return evaluate(self.kernels, factor, self.labels)
+
+    def sums(self, weights: Array) -> Array:
+        """Gradient with respect to U_1 of symmetric weights (P·C, P·C) of the entries of K."""
+        evaluate = compile_function(_sums, array_namespace(kernels=self.kernels), static=("index",))
+        return evaluate(self.kernels, weights, self.labels, index=self.index)
+
     def pays_together(self, points: int) -> bool:
         """Whether evaluations of so many order parameters are faster together."""
         return self.has_pairs and super().pays_together(points)
@@ -374,7 +384,7 @@ def _pair_change(
     return _sums(kernels, weights, labels, index=index)
 
 
-def _sums(kernels: Array, weights: Array, labels: Array, *, index: PairIndex) -> Array:
+def _sums(kernels: Array, weights: Array, labels: Array, *, index: KernelIndex) -> Array:
     """Sums over pairs of rows Σ w C, (n·C, n·C), of symmetric weights (P·C, P·C)."""
     xp, (examples, outputs) = array_namespace(kernels=kernels), labels.shape
     if outputs > 1:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import cast
 
 import numpy as np
 
@@ -28,7 +29,9 @@ from pathkernel_core.arrays.products import matmul
 from pathkernel_core.energy.costs import WHITENED, Sizes
 from pathkernel_core.energy.given_kernels import GivenKernels, mixed_kernel
 from pathkernel_core.energy.kernel_index import BranchIndex, PairIndex
-from pathkernel_core.energy.statistics import check_given, check_labels
+from pathkernel_core.energy.laplace.forms import LaplaceKernels, check_rows
+from pathkernel_core.energy.likelihoods.likelihood import ClassLikelihood, Likelihood
+from pathkernel_core.energy.statistics import check_given
 from pathkernel_core.system.errors import NotPositiveDefiniteError
 
 MOST_KERNELS = 2**30
@@ -40,18 +43,25 @@ _PROBES_OF_EXAMPLES = 2  # random vectors by path and example, where there are m
 _PROBES = 8  # random mixtures of paths, or quadratic forms of a branch, where there are more
 
 
-def given_kernels(kernels: Array, labels: Array, branches: bool) -> GivenKernels:
+def given_kernels(
+    kernels: Array, labels: Array, branches: bool, likelihood: Likelihood
+) -> GivenKernels | LaplaceKernels:
     """Energy of given kernels; see :meth:`pathkernel_core.Problem.from_kernels`."""
-    return _of_branches(kernels, labels) if branches else _of_pairs(kernels, labels)
+    check = _of_branches if branches else _of_pairs
+    given = check(kernels, labels, likelihood)
+    if likelihood.is_gaussian:
+        return given
+    return LaplaceKernels(given.labels, cast("ClassLikelihood", likelihood), given=given)
 
 
-def _of_pairs(kernels: Array, labels: Array) -> GivenKernels:
+def _of_pairs(kernels: Array, labels: Array, likelihood: Likelihood) -> GivenKernels:
     xp = array_namespace(kernels=kernels, labels=labels)
     check_given("kernels", kernels)
     shape, paths = tuple(kernels.shape), paths_of(kernels)
     check_size(paths, shape[-1], labels.shape[1] if labels.ndim > 1 else 1)
     kernels = real_floating("kernels", kernels, ("n",) * (len(shape) - 2) + ("P", "P"))
-    labels = check_labels(labels, "kernels", kernels, shape[-1])
+    labels = _targets(labels, kernels, likelihood)
+    check_size(paths, *labels.shape)
     deviation = _asymmetry(kernels, paths)
     rounding = _rounding(kernels)
     if deviation > rounding * max(float(xp.max(kernels)), -float(xp.min(kernels))):
@@ -66,7 +76,15 @@ def _of_pairs(kernels: Array, labels: Array) -> GivenKernels:
     return form
 
 
-def _of_branches(kernels: Array, labels: Array) -> GivenKernels:
+def _targets(labels: Array, kernels: Array, likelihood: Likelihood) -> Array:
+    """Targets (P, C) of kernels (…, P, P), checked before work is done."""
+    targets = likelihood.targets(labels, "kernels", kernels, kernels.shape[-1])
+    if not likelihood.is_gaussian:
+        check_rows(*targets.shape)
+    return targets
+
+
+def _of_branches(kernels: Array, labels: Array, likelihood: Likelihood) -> GivenKernels:
     xp = array_namespace(kernels=kernels, labels=labels)
     check_given("kernels", kernels)
     shape = tuple(kernels.shape)
@@ -83,7 +101,7 @@ def _of_branches(kernels: Array, labels: Array) -> GivenKernels:
             "fewer branches or examples, or give their inputs to Problem"
         )
     kernels = real_floating("kernels", kernels, ("n", "P", "P"))
-    labels = check_labels(labels, "kernels", kernels, shape[1])
+    labels = _targets(labels, kernels, likelihood)
     if labels.shape[1] > 1:
         raise ValueError(
             f"labels have {labels.shape[1]} outputs, but independent branches have one, since u_l "

@@ -27,11 +27,14 @@ from pathkernel_core.energy.form import Form, Predictor
 from pathkernel_core.energy.kernel_packing import check_own_kernels, check_size, given_kernels
 from pathkernel_core.energy.kernel_space import KernelSpace
 from pathkernel_core.energy.label_spectrum import LabelSpectrum
+from pathkernel_core.energy.laplace.choice import laplace_form
+from pathkernel_core.energy.laplace.expectation_propagation import ep_form
+from pathkernel_core.energy.laplace.forms import LaplaceForm
+from pathkernel_core.energy.laplace.posterior import ClassPosterior
+from pathkernel_core.energy.likelihoods import likelihood_of
+from pathkernel_core.energy.likelihoods.likelihood import ClassLikelihood, Likelihood
 from pathkernel_core.energy.posterior import inputs_span, rotated
-from pathkernel_core.energy.statistics import (
-    SufficientStatistics,
-    check_examples,
-)
+from pathkernel_core.energy.statistics import SufficientStatistics, check_given
 from pathkernel_core.paths.network import Network
 from pathkernel_core.system.errors import NotPositiveDefiniteError
 from pathkernel_core.system.notebook import table
@@ -52,13 +55,22 @@ class Problem:
         Form of the energy: a factorisation of the size of the examples, P·C, or of the features,
         n·N_0·C; or the former with the kernels of all pairs of paths in memory, faster for few
         paths. All are exact; "auto" takes the fastest by
-        :func:`pathkernel_core.energy.costs.cheapest_form`.
+        :func:`pathkernel_core.energy.costs.cheapest_form`. Classes have the first two.
+    likelihood : {"squared", "logistic", "softmax"}
+        What labels are. Of "squared" real targets, with a temperature T. Of "logistic" ±1, (P,),
+        and of "softmax" classes 0 … C − 1 as integers, (P,), or rows (P, C) of 0 and a 1 where a
+        class may be absent: both without a temperature, and with probabilities and an evidence
+        for classes by Laplace's approximation (:mod:`pathkernel_core.energy.laplace.mode`). They
+        do not raise accuracy over the squared loss. The network has an output for each class.
 
     Raises
     ------
     ValueError
         If shapes do not match, there are no examples, a value is NaN or infinite, labels are
-        integers 0 and 1, or the kernels of all pairs of paths would have more than 2³⁰ elements.
+        not those of the likelihood, integers 0 and 1 for the squared loss, or the kernels of all
+        pairs of paths would have more than 2³⁰ elements.
+    TooLargeError
+        If classes of more than 6,000 rows P·C have as many features n·N_0·C.
     TypeError
         If the arrays are of different libraries or devices, or not real floating.
     PrecisionError
@@ -74,6 +86,9 @@ class Problem:
     Inputs that span fewer than N_0 dimensions are rotated into their span, which makes every
     evaluation cheaper and changes kernels only by rounding.
 
+    Classes are not centred. Their energy needs all examples, which are in memory, also in feature
+    space.
+
     Examples
     --------
     >>> import numpy as np
@@ -81,10 +96,28 @@ class Problem:
     >>> xi = np.random.default_rng(0).normal(size=(20, 4, 5))
     >>> pk.Problem(xi, np.sign(xi[:, 0, 0]))
     Problem(20 examples, 4 paths, N_0 = 5, 1 outputs, in the space of examples)
+
+    Three classes:
+
+    >>> classes = xi[:, 0, :3].argmax(axis=1)
+    >>> problem = pk.Problem(xi, classes, likelihood="softmax")
+    >>> solution = pk.minimise_action(problem, pk.Network((2, 2), widths=50, outputs=3))
+    >>> solution.predict(xi[:2]).probabilities.shape
+    (2, 3)
     """
 
-    def __init__(self, xi: Array, labels: Array, space: SpaceName = "auto"):
-        xi, labels = check_examples(xi, labels)
+    def __init__(
+        self,
+        xi: Array,
+        labels: Array,
+        space: SpaceName = "auto",
+        likelihood: str = "squared",
+    ):
+        named = likelihood_of(likelihood)
+        array_namespace(xi=xi, labels=labels)
+        check_given("xi", xi)
+        xi = real_floating("xi", xi, ("P", "n", "N_0"))
+        labels = named.targets(labels, "xi", xi, xi.shape[0])
         xp = array_namespace(xi=xi)
         examples, paths, width = xi.shape
         if space not in get_args(SpaceName):
@@ -97,12 +130,17 @@ class Problem:
             if basis is not None:
                 xi = compile_function(rotated, xp)(xi, basis)
         sizes = Sizes(examples, paths, xi.shape[2], labels.shape[1])
-        is_chosen = space == "auto"
+        is_chosen = space == "auto" and named.is_gaussian
+        form: Form
+        if not named.is_gaussian:
+            features = xi / math.sqrt(width * paths)
+            form = laplace_form(features, labels, cast("ClassLikelihood", named), space)
+            self._set(form, width, paths, examples, labels.shape[1], basis)
+            return
         if is_chosen:
             space = cheapest_form(sizes)
         if space == "kernels":
             check_size(paths, examples, labels.shape[1], 'set space="auto"')
-        form: Form
         if space == "features":
             form = _feature_space(SufficientStatistics.of(xi, labels), width)
         else:
@@ -119,7 +157,13 @@ class Problem:
         return cls.__new__(cls)._set(form, width, paths, statistics.n_examples, outputs, None)
 
     @classmethod
-    def from_kernels(cls, kernels: Array, labels: Array, branches: bool = False) -> Problem:
+    def from_kernels(
+        cls,
+        kernels: Array,
+        labels: Array,
+        branches: bool = False,
+        likelihood: str = "squared",
+    ) -> Problem:
         """Problem of any positive semidefinite kernels along the paths, in place of inputs.
 
         Parameters
@@ -134,6 +178,8 @@ class Problem:
         branches : bool
             Whether the kernels are those of independent branches, which need none of different
             paths. They serve networks with ``shared=False`` only, at thousands of branches.
+        likelihood : {"squared", "logistic", "softmax"}
+            As for :class:`Problem`; branches have one output.
 
         Raises
         ------
@@ -178,7 +224,7 @@ class Problem:
         >>> solution.predict(kernels[:, :3], np.einsum("laa->la", kernels)[:, :3]).mean.shape
         (3,)
         """
-        form = given_kernels(kernels, labels, branches)
+        form = given_kernels(kernels, labels, branches, likelihood_of(likelihood))
         examples, outputs = form.labels.shape
         return cls.__new__(cls)._set(form, 0, form.n_paths, examples, outputs, None)
 
@@ -203,12 +249,13 @@ class Problem:
 
     def __repr__(self) -> str:
         sizes = f"{self.n_examples} examples, {self.n_paths} paths"
+        name = "" if self.likelihood.is_gaussian else f", {self.likelihood.name} likelihood"
         if self.is_of_kernels:
             of = "given kernels" if self.has_pairs else "given kernels of branches"
-            return f"Problem({sizes}, {self.outputs} outputs, of {of})"
+            return f"Problem({sizes}, {self.outputs} outputs, of {of}{name})"
         return (
             f"Problem({sizes}, N_0 = {self.input_width}, {self.outputs} outputs, in the space "
-            f"of {self.space})"
+            f"of {self.space}{name})"
         )
 
     def _repr_html_(self) -> str:
@@ -220,6 +267,7 @@ class Problem:
             "attention paths": self.n_paths,
             "inputs": f"kernels of {kind}" if self.is_of_kernels else inputs,
             "outputs": self.outputs,
+            "likelihood": self.likelihood.name,
             "energy": f"in the space of {self.space}",
             "arrays": f"{library_name(xp)}, {self.array.dtype}",
         }
@@ -229,6 +277,43 @@ class Problem:
     def space(self) -> str:
         """Form of the energy in use: "examples", "features" or "kernels"."""
         return self.form.name
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """Likelihood of the labels: what they are, and whether there is a temperature."""
+        return self.form.likelihood
+
+    def require_squared(self, subject: str, remedy: str) -> None:
+        """Raise a ValueError if the likelihood is not that of the squared loss.
+
+        Parameters
+        ----------
+        subject : str
+            What needs the squared loss, the subject of a sentence in the singular.
+        remedy : str
+            What to do instead.
+        """
+        if not self.likelihood.is_gaussian:
+            raise ValueError(
+                f"{subject} needs the squared loss, but the problem has the "
+                f"{self.likelihood.name} likelihood; {remedy}"
+            )
+
+    def by_ep(self) -> Problem:
+        """Problem with expectation propagation in place of Laplace's approximation.
+
+        Its minimum checks that of this problem; ``minimise_action(..., check="ep")`` compares them.
+
+        Raises
+        ------
+        ValueError
+            If the loss is squared, there are more than two classes, or too many examples.
+        """
+        if self.likelihood.is_gaussian:
+            raise ValueError("the squared loss needs no check by EP: its energy is exact")
+        form = ep_form(cast("LaplaceForm", self.form))
+        sizes = self.input_width, self.n_paths, self.n_examples, self.outputs
+        return Problem.__new__(Problem)._set(form, *sizes, self.basis)
 
     @property
     def is_of_kernels(self) -> bool:
@@ -297,28 +382,32 @@ class Problem:
     @property
     def evaluation_seconds(self) -> float:
         """Rough seconds of one evaluation of energy and gradient on one core."""
-        sizes = Sizes(self.n_examples, self.n_paths, self.n_features, self.outputs)
+        classes = not self.likelihood.is_gaussian
+        sizes = Sizes(self.n_examples, self.n_paths, self.n_features, self.outputs, classes=classes)
         return evaluation_seconds(self.space, sizes)
 
     def seconds_for(self, network: Network) -> float:
         """Rough seconds of one evaluation for a network on one core."""
         if network.shared:
             return self.evaluation_seconds
-        sizes = Sizes(self.n_examples, self.n_paths, self.n_features, shared=False)
+        classes = not self.likelihood.is_gaussian
+        sizes = Sizes(self.n_examples, self.n_paths, self.n_features, shared=False, classes=classes)
         return evaluation_seconds(self.branch_form.name, sizes)
 
     def energy_and_gradient(
-        self, order_parameter: Array, temperature: float, variance: float = 1.0
+        self, order_parameter: Array, temperature: float | None = None, variance: float = 1.0
     ) -> tuple[float, np.ndarray]:
         """Energy (Eq. 12) and its gradient M − R with respect to U.
+
+        Of classes, of their energy by Laplace's approximation, with the motion of the mode.
 
         Parameters
         ----------
         order_parameter : array, shape (n·C, n·C) or (n,)
             Symmetric positive definite U; or the diagonal u of independent branches, whose gradient
             is (n,), too.
-        temperature : float
-            Positive temperature T.
+        temperature : float, optional
+            Positive temperature T of the squared loss; classes have none.
         variance : float
             Prior variance σ²_0 of the projection.
 
@@ -330,8 +419,9 @@ class Problem:
             If U is not symmetric, real and finite, or has another shape.
         """
         matrix = real_floating("order_parameter", to_host(order_parameter)).astype(float)
+        temperature = self.likelihood.temperature(temperature)
         if matrix.ndim == 1:
-            return self._branch_energy(matrix, positive("temperature", temperature), variance)
+            return self._branch_energy(matrix, temperature, variance)
         if not self.has_pairs:
             raise ValueError(
                 f"order_parameter must have shape ({self.n_paths},), since the problem has kernels "
@@ -350,7 +440,6 @@ class Problem:
             )
         scale = math.sqrt(positive("variance", variance))
         factor = scale * _host_cholesky("order_parameter", matrix)
-        temperature = positive("temperature", temperature)
         with np.errstate(all="ignore"):  # a factorisation raises where an overflow matters
             energy, gradient = self.form.energy_and_gradient(factor, temperature)
         return energy, variance * gradient
@@ -457,10 +546,11 @@ class Problem:
         factor: np.ndarray,
         xi: Array,
         own: Array | None = None,
-    ) -> tuple[Array, Array]:
+    ) -> tuple[Array, ...]:
         """Predictor mean and variance (Eq. 29, 30) of new examples, (P_new, C) each.
 
-        By their attentioned inputs, or their kernels ``xi`` (n, n, P_new, P) with the training
+        Of classes also their probabilities and the numerical errors of them, (P_new, classes). By
+        their attentioned inputs, or their kernels ``xi`` (n, n, P_new, P) with the training
         examples and ``own`` (n, n, P_new) with themselves.
 
         Raises
@@ -476,7 +566,10 @@ class Problem:
             check_own_kernels(own, shared)
         else:
             xi = real_floating("xi", xi, ("P_new", self.n_paths, self.input_width))
-        return posterior.moments(xi, own, from_host(factor, xi), self.basis)
+        arguments = xi, own, from_host(factor, xi), self.basis
+        if self.likelihood.is_gaussian:
+            return posterior.moments(*arguments)
+        return cast("ClassPosterior", posterior).probabilities(*arguments)
 
 
 @lru_cache(maxsize=64)

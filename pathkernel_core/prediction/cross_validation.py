@@ -84,6 +84,9 @@ def leave_one_out(
     (20,)
     """
     problem, outputs = solution.problem, solution.network.outputs
+    problem.require_squared(
+        "leave-one-out in closed form", "compare probabilities on validation examples"
+    )
     form, examples = problem.form, problem.n_examples
     if xi is not None:
         if problem.is_of_kernels:

@@ -24,6 +24,8 @@ from pathkernel_core.action.solution import Solution as Solution
 from pathkernel_core.action.solution import Status as Status
 from pathkernel_core.action.stability import Response as Response
 from pathkernel_core.action.stability import Stability as Stability
+from pathkernel_core.action.variance_choice import VarianceChoice as VarianceChoice
+from pathkernel_core.action.variance_choice import choose_variance as choose_variance
 from pathkernel_core.energy.costs import Sizes as Sizes
 from pathkernel_core.energy.costs import cheapest_form as cheapest_form
 from pathkernel_core.energy.costs import minimisation_bytes as minimisation_bytes

@@ -30,6 +30,7 @@ PUBLIC: dict[str, dict[str, dict[str, tuple[str, ...]]]] = {
             "pathkernel_core.action.continuation": ("*",),
             "pathkernel_core.action.solution": ("*",),
             "pathkernel_core.action.stability": ("*",),
+            "pathkernel_core.action.variance_choice": ("*",),
             "pathkernel_core.prediction.differentiable": ("*",),
             "pathkernel_core.energy.costs": (
                 *("Sizes", "cheapest_form", "minimisation_seconds", "minimisation_bytes"),

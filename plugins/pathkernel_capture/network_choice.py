@@ -13,6 +13,7 @@ from pathkernel_core.action.continuation import minimise_from
 from pathkernel_core.action.minimise import gp_limit
 from pathkernel_core.action.solution import Solution
 from pathkernel_core.arrays.scalars import positive
+from pathkernel_core.energy.likelihoods import likelihood_of
 from pathkernel_core.energy.problem import Problem
 from pathkernel_core.paths.network import Network, Skips
 from pathkernel_core.prediction.cross_validation import leave_one_out
@@ -33,7 +34,7 @@ class NetworkChoice:
     Attributes
     ----------
     width, temperature, scale : float
-        Width N, temperature T, and scale of the tokens.
+        Width N, temperature T (NaN of classes, which have none), and scale of the tokens.
     train : Captured
         Training examples at that scale; test sets take
         ``test.scale_tokens(choice.scale, like=train)``.
@@ -42,7 +43,8 @@ class NetworkChoice:
     table : pandas.DataFrame
         A row for every scale and temperature in the Gaussian process limit, with infinite
         ``width``, and for every width and temperature at the chosen scale: the leave-one-out
-        ``squared_error`` and the ``log_evidence`` in nats. Failed minimisations are left out.
+        ``squared_error`` and the ``log_evidence`` in nats. Failed minimisations are left out, and
+        of classes temperature and error: the curve along the scale is that of the prior variance.
     edges : tuple of str
         Names among ``width``, ``temperature`` and ``scale`` whose smallest or largest value was
         chosen: a wider grid may be better. A width below twice the smallest possible is no lower
@@ -62,9 +64,10 @@ def choose_network(
     train: Captured,
     *,
     widths: Sequence[float] = WIDTHS,
-    temperatures: Sequence[float] = TEMPERATURES,
+    temperatures: Sequence[float] | None = None,
     scales: Sequence[float] = SCALES,
     skips: Skips = None,
+    likelihood: str = "squared",
     report: Report | None = None,
 ) -> NetworkChoice:
     """Choose width, temperature and scale of tokens from captured training examples.
@@ -80,9 +83,13 @@ def choose_network(
         Training examples with labels, (P,) or (P, C).
     widths, temperatures, scales : sequence of float
         Values to try. Widths below the number of paths times outputs, where the evidence is
-        undefined, are skipped.
+        undefined, are skipped. Temperatures are by default .01, .03, .1, .3 and 1; likelihoods of
+        classes have none.
     skips : float or sequence of them, optional
         Strengths of skip connections, for examples captured with skips.
+    likelihood : {"squared", "logistic", "softmax"}
+        What labels are, see :class:`pathkernel_core.Problem`. Of classes the scale of the tokens
+        stands for the prior variance of the outputs.
     report : callable, optional
         Called with a Progress before every minimisation; by default a bar shows them.
 
@@ -102,15 +109,22 @@ def choose_network(
     check_captured(train, "train")
     if train.labels is None:
         raise ValueError("train needs labels; give batches of pairs (inputs, labels) to capture")
+    named = likelihood_of(likelihood)
+    if temperatures is None:
+        temperatures = TEMPERATURES if named.is_gaussian else ()
+    elif not named.is_gaussian:
+        named.temperature(temperatures[0] if temperatures else None)  # raises
     grid = {
         name: sorted(positive(f"each of {name}s", value) for value in values)
         for name, values in (("scale", scales), ("width", widths), ("temperature", temperatures))
     }
+    if not named.is_gaussian:
+        grid["temperature"] = [math.nan]
     if not all(grid.values()):
         raise ValueError("widths, temperatures and scales must each hold at least one value")
     if train.skips and skips is None:
         raise ValueError("train was captured with skips; give skips=, their strengths")
-    outputs = 1 if train.labels.ndim == 1 else train.labels.shape[1]
+    outputs = named.targets(train.labels, "train.labels", train.xi, len(train.labels)).shape[1]
     paths = train.xi.shape[1]
     smallest = paths * outputs  # size of the order parameter
     grid["width"] = [width for width in grid["width"] if width >= smallest]
@@ -127,25 +141,24 @@ def choose_network(
     with supervised(report, threads=1) as progress:
         for scale in grid["scale"]:
             scaled = train.scale_tokens(scale)
-            problem = Problem(scaled.xi, scaled.labels)
+            problem = Problem(scaled.xi, scaled.labels, likelihood=likelihood)
             network = Network(train.heads, max(grid["width"]), outputs=outputs, skips=skips)
             for temperature in grid["temperature"]:
-                progress(
-                    Progress(len(rows), total, f"scale {scale:g}, GP limit, T = {temperature:g}")
-                )
+                at = f"scale {scale:g}, GP limit{_at(temperature)}"
+                progress(Progress(len(rows), total, at))
                 limit = gp_limit(problem, network, temperature)
                 rows.append({"scale": scale, "width": math.inf, **_scores(limit, scaled)})
                 # each scale is judged at the temperature that suits it best
                 evidence[scale] = max(evidence.get(scale, -math.inf), limit.log_evidence)
         scale = max(evidence, key=evidence.__getitem__)
         scaled = train.scale_tokens(scale)
-        problem = Problem(scaled.xi, scaled.labels)
+        problem = Problem(scaled.xi, scaled.labels, likelihood=likelihood)
         for width in grid["width"]:
             network = Network(train.heads, width, outputs=outputs, skips=skips)
             start = None
             # from hot to cold, where each minimum lies near the one before
             for temperature in reversed(grid["temperature"]):
-                progress(Progress(len(rows), total, f"N = {number(width)}, T = {temperature:g}"))
+                progress(Progress(len(rows), total, f"N = {number(width)}{_at(temperature)}"))
                 start = minimise_from(problem, network, temperature, start)
                 if start is None or not start.status.ok:
                     start = None
@@ -156,7 +169,8 @@ def choose_network(
         progress(Progress(total, total, "complete"))
     _, solution = best
     if solution is None:
-        raise ValueError("no minimisation converged; raise the temperatures")
+        remedy = "raise the temperatures" if named.is_gaussian else "lower the scales"
+        raise ValueError(f"no minimisation converged; {remedy}")
     chosen = {
         "scale": scale,
         "width": solution.network.width,
@@ -171,7 +185,13 @@ def choose_network(
     )
 
 
+def _at(temperature: float) -> str:
+    return "" if math.isnan(temperature) else f", T = {temperature:g}"
+
+
 def _scores(solution: Solution, train: Captured) -> dict[str, float]:
+    if not solution.problem.likelihood.is_gaussian:
+        return {"log_evidence": solution.log_evidence}
     return {
         "temperature": solution.temperature,
         "squared_error": leave_one_out(solution, train.xi, train.labels).squared_error,

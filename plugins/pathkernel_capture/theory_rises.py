@@ -49,6 +49,7 @@ def theory_rises(
             f"solution must be one of pathkernel.minimise_action, but is {described(solution)}"
         )
     network, problem = solution.network, solution.problem
+    problem.require_squared("the rise of the squared error", "score heads by solution.head_scores")
     train.check_scaled_alike(validation, "validation")
     if network.heads != train.heads or network.has_skips != train.skips:
         raise ValueError(f"solution is of heads {network.heads}, but these are {train.heads}")

@@ -208,6 +208,9 @@ def check_expandable(solution: Solution) -> None:
             f"{solution.status.value}; solve again with minimise_action"
         )
     network = solution.network
+    solution.problem.require_squared(
+        "the next order in 1/N", 'compare with samples, or for two classes with check="ep"'
+    )
     check_shared(network)
     if math.isinf(network.widths[0]):
         raise ValueError(

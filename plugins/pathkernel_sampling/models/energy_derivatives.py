@@ -30,6 +30,9 @@ class EnergyDerivatives:
 
     def __init__(self, solution: Solution):
         network, problem = solution.network, solution.problem
+        problem.require_squared(
+            "an expansion of the energy around U", "compare with samples instead"
+        )
         scales = math.sqrt(network.kernel_variance) * network.path_scales
         source = _GivenKernels if problem.is_of_kernels else _Features
         self._training: _GivenKernels | _Features = source(problem, scales)

@@ -67,6 +67,11 @@ pytree(("gram", "projections", "label_square", "rows"), ("n_examples",))(Feature
 pytree(("form", "basis"), ("input_width", "n_paths", "n_examples", "outputs"))(Problem)
 
 
+def host_generator(key: jax.Array) -> np.random.Generator:
+    """Generator on the host, where a single draw needs no compilation."""
+    return np.random.default_rng(np.asarray(jax.random.key_data(key)))
+
+
 @jax.custom_vjp
 def energy(space: Form, factor: jax.Array, temperature: jax.Array) -> jax.Array:
     """Energy ln det(K + T1) + Yᵀ(K + T1)⁻¹Y (Eq. 34), differentiable in the factor (n·C, r)."""
@@ -149,6 +154,10 @@ class Likelihood:
     """
 
     def __init__(self, problem: Problem, network: Network, temperature: float):
+        problem.require_squared(
+            "the likelihood of the labels given U",
+            "build_model(..., likelihood=...) draws the outputs of classes, too",
+        )
         self.temperature = jnp.asarray(float(temperature))
         array_namespace(temperature=self.temperature)
         scales = np.sqrt(network.kernel_variance) * network.path_scales

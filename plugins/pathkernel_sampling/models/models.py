@@ -21,14 +21,20 @@ from pathkernel_core.action.coordinates import (
     check_shared,
     lower_trapezoid,
 )
-from pathkernel_core.arrays.scalars import positive
 from pathkernel_core.contracts.hooks import unknown_name
 from pathkernel_core.contracts.sampler import Model
+from pathkernel_core.energy.likelihoods import likelihood_of
 from pathkernel_core.energy.problem import Problem
 from pathkernel_core.paths.network import Network
 from pathkernel_core.paths.order_parameter import path_weights
 from pathkernel_core.system.text import number
-from pathkernel_sampling.models.likelihood import Likelihood, NewExamples, pytree
+from pathkernel_sampling.models.class_models import class_model
+from pathkernel_sampling.models.likelihood import (
+    Likelihood,
+    NewExamples,
+    host_generator,
+    pytree,
+)
 
 
 class _FactorModel:
@@ -80,14 +86,15 @@ class OrderParameterModel(_FactorModel):
 
     Parameters
     ----------
-    likelihood : Likelihood
+    likelihood : Likelihood or None
+        None for the prior alone.
     network : Network
         Its widths must be whole numbers where they are smaller than the matrix.
     """
 
     name = "order-parameter"
 
-    def __init__(self, likelihood: Likelihood, network: Network):
+    def __init__(self, likelihood: Likelihood | None, network: Network):
         self.likelihood, self.levels = likelihood, _levels(network)
         levels = zip(reversed(network.widths), reversed(self.levels))
         degrees = np.concatenate(
@@ -284,7 +291,12 @@ MODELS = {model.name: model for model in (OrderParameterModel, CollapsedModel, W
 
 
 def build_model(
-    name: str, xi: np.ndarray, labels: np.ndarray, network: Network, temperature: float
+    name: str,
+    xi: np.ndarray,
+    labels: np.ndarray,
+    network: Network,
+    temperature: float | None = None,
+    likelihood: str = "squared",
 ) -> Model:
     """Build a model of the posterior given the training examples of a task.
 
@@ -297,13 +309,17 @@ def build_model(
         kernels in place of inputs, as for ``Solution.predict``.
     labels : array, shape (P,) or (P, C)
     network : Network
-    temperature : float
-        Positive temperature T.
+    temperature : float, optional
+        Positive temperature T of the squared loss.
+    likelihood : {"squared", "logistic", "softmax"}
+        What labels are, as for :class:`Problem`. Those of classes have the model
+        "order-parameter" alone, which draws the outputs f, too.
 
     Raises
     ------
     ValueError
-        If there is no such model, a shape does not fit the network, or a value is not finite.
+        If there is no such model, also for the likelihood, a shape does not fit the network, or a
+        value is not finite.
     PrecisionError
         If JAX's 64-bit mode is off.
 
@@ -316,15 +332,24 @@ def build_model(
     if name not in MODELS:
         raise ValueError(unknown_name("model", name, MODELS))
     check_shared(network)
-    positive("temperature", temperature)
-    xi, labels = np.asarray(xi, dtype=float), np.asarray(labels, dtype=float)
+    named = likelihood_of(likelihood)
+    temperature = named.temperature(temperature)
+    xi, labels = np.asarray(xi, dtype=float), np.asarray(labels)
+    if named.is_gaussian:
+        labels = np.asarray(labels, dtype=float)
+    elif name != OrderParameterModel.name:
+        raise ValueError(
+            f"the model {name!r} draws from the posterior of the squared loss; of the {named.name} "
+            'likelihood only "order-parameter" does, with the outputs'
+        )
     of_kernels = xi.ndim == 4
     if of_kernels and name == WeightsModel.name:
         raise ValueError(
             f"xi of shape {xi.shape} holds kernels, whose network has no weights of a projection; "
             'take the model "order-parameter", or attentioned inputs (P, n, N_0)'
         )
-    problem = Problem.from_kernels(xi, labels) if of_kernels else Problem(xi, labels)
+    build = Problem.from_kernels if of_kernels else Problem
+    problem = build(xi, labels, likelihood=likelihood)
     if (problem.n_paths, problem.outputs) != (network.n_paths, network.outputs):
         raise ValueError(
             f"xi of shape {xi.shape} and labels of shape {labels.shape} have {problem.n_paths} "
@@ -338,15 +363,12 @@ def build_model(
             )
         if width % 1 and (width < size or name != OrderParameterModel.name):
             raise ValueError(f"widths must be whole numbers to be sampled, but has {number(width)}")
-    likelihood = Likelihood(problem, network, temperature)
+    if not named.is_gaussian:
+        return class_model(problem, xi, network, OrderParameterModel(None, network))
+    of_labels = Likelihood(problem, network, temperature)
     if name == WeightsModel.name:
         return WeightsModel(xi, labels.reshape(len(xi), -1), network, temperature)
-    return MODELS[name](likelihood, network)
-
-
-def host_generator(key: jax.Array) -> np.random.Generator:
-    """Generator on the host, where a single draw needs no compilation."""
-    return np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    return MODELS[name](of_labels, network)
 
 
 def _weight_shapes(network: Network) -> list[tuple[int, ...]]:

@@ -388,7 +388,9 @@ def test_bad_arguments_are_named(generator):
         for temperature in (0, -0.1, math.nan, math.inf):
             with pytest.raises(ValueError, match="temperature must be positive and finite"):
                 solve(problem, network, temperature)
-        for temperature in ("0.1", None, [0.1, 1]):
+        with pytest.raises(ValueError, match="temperature is missing: the squared loss needs one"):
+            solve(problem, network)
+        for temperature in ("0.1", [0.1, 1]):
             with pytest.raises(TypeError, match="temperature must be one number, but is "):
                 solve(problem, network, temperature)
         message = r"network has heads \(2,\), hence 2 paths, but the problem has 4 paths; build"

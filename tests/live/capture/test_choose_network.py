@@ -117,3 +117,22 @@ def test_progress_counts_combinations(train):
 def test_wrong_arguments_are_named(train, changed, options, message):
     with pytest.raises(ValueError, match=message):
         choose_network(dataclasses.replace(train, **changed), **GRID | options)
+
+
+def test_scale_stands_for_the_prior_variance_of_classes(train):
+    """The curve of the evidence along the scale is that along the variance of the same tokens."""
+    classes = np.digitize(train.xi[:, 0, 0], [0.0, 3.0])
+    captured = dataclasses.replace(train, labels=classes)
+    grid = {"widths": (10, 100), "scales": (0.3, 1.0, 3.0, 10.0)}
+    choice = choose_network(captured, likelihood="softmax", **grid)
+    assert np.isnan(choice.temperature)
+    assert set(choice.table) == {"scale", "width", "log_evidence"}
+    limits = choice.table[np.isinf(choice.table["width"])].set_index("scale")["log_evidence"]
+    assert choice.scale == limits.idxmax()
+    unit = captured.scale_tokens(1.0)
+    problem = pk.Problem(unit.xi, classes, likelihood="softmax")
+    variances = np.square(grid["scales"])
+    curve = pk.choose_variance(problem, pk.Network((3,), 100, outputs=3), variances=variances)
+    np.testing.assert_allclose(limits, curve.log_evidence_gp, rtol=1e-9)
+    with pytest.raises(ValueError, match="temperature must be left out"):
+        choose_network(captured, likelihood="softmax", temperatures=(0.1,), **grid)
