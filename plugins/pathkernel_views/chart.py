@@ -61,6 +61,8 @@ THEME = {
         "titleFontWeight": "normal",
         "labelColor": INK,
         "titleColor": INK,
+        "domainColor": GREY,
+        "tickColor": GREY,
         "grid": False,
         "labelLimit": 0,
     },
@@ -79,6 +81,7 @@ THEME = {
         "columnPadding": 12,
         "offset": 6,
     },
+    "text": {"color": INK},
     "point": {"filled": True, "size": 20, "strokeWidth": 0.5},
 }
 """Vega-Lite configuration of all charts, with sizes in points for a paper's column."""

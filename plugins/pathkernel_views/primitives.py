@@ -38,11 +38,13 @@ from pathkernel_views.picture import FULL, HALF, Picture, distinct, drop_missing
 
 _LABELLED = 27  # largest heat map with names at its rows
 _WITH_VALUES = 8  # largest heat map with values in its cells
+# where numbers in cells change their colour, above and below zero, in parts of the scale's end
+_NUMBERS_FROM = {"white": (0.735, 0.788), "black": (0.565, 0.635)}
 _NAMED_POINTS = 24
 _FEW_POINTS = 200  # above this, markers are smaller
 _ASIDE = 0.018  # largest shift of points side by side, as a fraction of the panel
 _SERIES = 8  # up to this, lines of one panel can be told apart
-_PALE = "#C4C4C4"  # of lines behind others
+_PALE = "#949494"  # of lines behind others, as light as a mark may be on white
 _DOMINANT = 8.0  # of the largest value to the ninth decile, above which the axis is bent
 _FEW_TICKS = 12  # up to this, every value along an axis has a tick
 
@@ -280,7 +282,7 @@ def points(
         whisker = base.mark_rule(strokeWidth=0.6).encode(stroke=stroke)
         layers.append(whisker.encode(**picture.range(**titles[0], scale=up)))
     size = 20 if len(frame) <= _FEW_POINTS else 6
-    point = base.mark_point(opacity=0.8, size=size)
+    point = base.mark_point(opacity=0.9, size=size)
     for series, look in picture.looks.items():
         bar = {"bar": 0.6} if ends else {}
         picture.add_key(series, shape=look.shape, size=size, edge=0.5, **bar)
@@ -407,21 +409,36 @@ def heatmaps(
     layers = [base.mark_rect(aria=with_values, **full).encode(color=colour)]
     if with_values:
         limit = high.expr if isinstance(high, alt.ExprRef) else f"{high:.6g}"
-        is_dark = f"abs({cell}) > 0.6 * {limit}"
+        share = f"{cell} / ({limit})"
         text = base.transform_filter(f"isValid({cell})").mark_text(fontSize=7, aria=False)
         layers.append(
             text.encode(
                 text=alt.Text(field="cell_", type="quantitative", format=".2f"),
-                color=alt.condition(is_dark, alt.value("white"), alt.value(INK)),
+                color=_number_colours(share),
             )
         )
     if edges:
         starts = alt.InlineData(values=[{"column": str(edge), "row": edge} for edge in edges])
-        colour = BLACK if centred else "white"
-        line = alt.Chart(starts).mark_rule(color=colour, strokeWidth=0.7, aria=False)
-        layers.append(line.encode(x=alt.X(field="column", bandPosition=0, **horizontal)))
-        layers.append(line.encode(y=alt.Y(field="row", bandPosition=0, **vertical)))
+        # black within white, which shows on any colour
+        for colour, width in ((BLACK, 0.7),) if centred else (("white", 1.8), (BLACK, 0.6)):
+            line = alt.Chart(starts).mark_rule(color=colour, strokeWidth=width, aria=False)
+            layers.append(line.encode(x=alt.X(field="column", bandPosition=0, **horizontal)))
+            layers.append(line.encode(y=alt.Y(field="row", bandPosition=0, **vertical)))
     return picture.chart(layers, step * len(across), step * len(down), exact=True)
+
+
+def _number_colours(share: str) -> dict[str, Any]:
+    """Colours of numbers in cells, by an expression of the value in parts of the end of the scale.
+
+    Each has a contrast of 4.5 with its cell, also with one that a dark page turns over: there white
+    becomes black and "#000000" white, while "black" stays.
+    """
+    tests = {
+        colour: f"{share} > {above} || {share} < -{below}"
+        for colour, (above, below) in _NUMBERS_FROM.items()
+    }
+    conditions = [{"test": test, "value": colour} for colour, test in tests.items()]
+    return {"condition": conditions, "value": BLACK}
 
 
 def heat_domain(values: pd.Series) -> tuple[float, float]:

@@ -12,7 +12,8 @@ from PIL import Image
 
 from pathkernel_views.chart import GREY, Chart, NothingToPlot, save_charts, svg_of
 from pathkernel_views.chart_panels import TALLEST, with_width
-from pathkernel_views.looks import contrast, looks
+from pathkernel_views.colours import contrast
+from pathkernel_views.looks import looks
 from pathkernel_views.network import network
 from pathkernel_views.primitives import bars, chart_grid, heatmaps, lines, points
 
