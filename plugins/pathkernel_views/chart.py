@@ -129,7 +129,12 @@ class Chart:
             return _class_of(spec).from_dict(spec, validate=False)
 
     def specification(
-        self, *, title: bool = True, width: float | None = None, validate: bool = False
+        self,
+        *,
+        title: bool = True,
+        switches: bool = True,
+        width: float | None = None,
+        validate: bool = False,
     ) -> dict[str, Any]:
         """Return the Vega-Lite specification.
 
@@ -138,10 +143,11 @@ class Chart:
         Parameters
         ----------
         title : bool
-            Whether it has the title of the chart; it names the values of switches in any case.
+            Whether it has the title of the chart.
+        switches : bool
+            Whether a line below the title, or instead of it, names the values of the switches.
         width : float, optional
-            Total width in points, for paper: no letter is scaled, and switches have their first
-            values.
+            Total width in points, for paper: no letter is scaled, and no line names the switches.
         validate : bool
             Whether it is checked against Altair's schema of Vega-Lite.
 
@@ -152,21 +158,19 @@ class Chart:
         """
         spec, heading = self.draw().to_dict(validate=False), printable(" ".join(self.title.split()))
         spec.pop("config", None)
-        own, keys = spec.pop("title", None), spec.get("usermeta", {}).get("keys", [])
-        lines, first_lines = [json.dumps(heading)] * title, [heading] * title
-        if isinstance(own, dict) and isinstance(own["text"], dict):  # of the switches
+        own, meta = spec.pop("title", None), spec.get("usermeta", {})
+        lines = [json.dumps(heading)] * title
+        switches = switches and width is None
+        if switches and isinstance(own, dict) and isinstance(own["text"], dict):
             lines.append(own["text"]["expr"])
-            first_lines.append(spec["usermeta"]["setting"])
-        if lines:
-            # temperatures of several widths, which follow the choice, have a line of their own
-            text = f"replace(join([{', '.join(lines)}], '\\n'), ': T = ', '\\nT = ')"
-            spec["title"] = {"text": {"expr": f"split({text}, '\\n')"}}
-            parts = (line.replace(": T = ", "\nT = ").split("\n") for line in first_lines)
-            first_lines = [part for line in parts for part in line]
+        if switches and lines:
+            spec["title"] = {"text": {"expr": f"[{', '.join(lines)}]"}}
+        elif lines:
+            spec["title"] = heading
         spec |= {
             "config": THEME,
             "description": self.caption,
-            "usermeta": {"title": first_lines, "keys": keys},
+            "usermeta": {"keys": meta.get("keys", []), "settings": meta.get("settings", [])},
         }
         spec = (
             arrange_panels(spec) if width is None else resize_chart(spec, width, _measure_drawing)
@@ -232,7 +236,7 @@ def save_charts(
         Width of every chart in inches, exactly; letters keep their size. Panels are arranged so
         that none is higher than 9 inches.
     title : bool
-        Whether charts have a title and name the values of their switches.
+        Whether charts have a title. The values of their switches are in the captions.
 
     Raises
     ------
@@ -253,9 +257,7 @@ def save_charts(
                 for file in [*files, caption]:
                     check_replaceable(file, "chart of pathkernel", _is_marked)
                 points = None if width is None else _POINTS * width
-                spec = chart.specification(title=title, width=points)
-                if not title:
-                    spec.pop("title", None)
+                spec = chart.specification(title=title, switches=False, width=points)
                 files[0].parent.mkdir(parents=True, exist_ok=True)
                 svg = svg_of(spec)
                 if points is not None:
@@ -325,8 +327,8 @@ def _printable(part: Any) -> Any:
 
 def _caption(chart: Chart, spec: dict[str, Any], files: Iterable[Path]) -> str:
     """Title, values of the switches, and content of a chart, and the names of its files."""
-    settings = [line for line in spec["usermeta"]["title"] if line != chart.title]
-    title = ", ".join([chart.title, *settings])
+    settings = [part["prefix"] + part["value"] for part in spec["usermeta"]["settings"]]
+    title = ", ".join([" ".join(chart.title.split()), *settings])
     names = ", ".join(file.name for file in files)
     return printable(f"{title}. {chart.caption}\n\nDrawn by {_MARK}: {names}\n", keep="\n")
 

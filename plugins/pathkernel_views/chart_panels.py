@@ -24,6 +24,8 @@ _SPACE = 12  # points between panels
 _PADDING = 2.5  # points of the white edge of a chart that may be cut
 _MARGINS = 45  # points of axes beside panels, roughly
 _NARROWEST = 52  # points of a panel
+_NARROWEST_TITLE = 160  # points
+_LEGEND = 300  # points of a row of keys, which a phone shows large enough
 _COLUMN = 5 * 72  # a narrower chart is one of a column of a paper
 _ROUNDS = 6  # of measuring a chart
 _LARGEST = 4 * 72  # points of a panel that keeps its proportions
@@ -62,6 +64,10 @@ def wrap_text(text: str, points: float, size: float = _LETTERS) -> list[str]:
 def arrange_panels(spec: Spec) -> Spec:
     """Return a specification with its panels in rows and keys of its series below."""
     blocks = _blocks(spec)
+    if isinstance(spec.get("title"), str):  # which must not widen the chart
+        widths = [_row_width(block, block.columns) for block in blocks if _is_sized(block)]
+        points = max(_NARROWEST_TITLE, *widths) if widths else _COLUMN
+        spec = spec | {"title": {"text": wrap_text(spec["title"], points)}}
     return _compose_rows(spec, blocks, [block.columns for block in blocks])
 
 
@@ -81,11 +87,9 @@ def resize_chart(spec: Spec, points: float, measure: Callable[[Spec], tuple[floa
     """
     spec = _with_low_legends(spec) if points < _COLUMN else dict(spec)
     blocks = _blocks(spec)
-    if title := spec.pop("title", None):
-        # switches have no place on paper: the heading is that of their first values
-        texts = spec.get("usermeta", {}).get("title") or [str(title)]
-        spec["title"] = {"text": [line for text in texts for line in wrap_text(text, points - 10)]}
-    if not all(_is_number(panel.get("width")) for block in blocks for panel in block.panels):
+    if isinstance(spec.get("title"), str):
+        spec["title"] = {"text": wrap_text(spec["title"], points - 10)}
+    if not all(map(_is_sized, blocks)):
         return _compose_rows(spec, blocks, [block.columns for block in blocks], points)
     best = None
     for columns in _choices(blocks, points):
@@ -272,7 +276,7 @@ def _compose_rows(
         body = body if not keys else {"vconcat": [body]}
     if keys:
         width = max(sum(panel.get("width", 0) + _SPACE for panel in row) for row in rows)
-        body["vconcat"].append(_legend(keys, width))
+        body["vconcat"].append(_legend(keys, min(width, _LEGEND)))
         body["spacing"] = 8
     return outer | body
 
@@ -393,6 +397,10 @@ def _key(key: Spec, left: float, middle: float) -> list[Spec]:
     return [
         mark | {"mark": {k: v for k, v in mark["mark"].items() if v is not None}} for mark in marks
     ]
+
+
+def _is_sized(block: _Block) -> bool:
+    return all(_is_number(panel.get("width")) for panel in block.panels)
 
 
 def _is_number(size: Any) -> bool:

@@ -156,7 +156,7 @@ class _Page:
         return _Sentence(view)
 
     def _chart(self, chart: Chart) -> str:
-        spec = chart.specification(title=False)
+        spec = chart.specification(title=False, switches=False)
         del spec["description"]
         spec["config"]["background"] = "transparent"
         text = json.dumps(spec, allow_nan=False)  # a failure is reported in place of the chart
