@@ -300,6 +300,8 @@ def _size_panel(panel: Spec, factor: float, low: float, is_final: bool) -> Spec:
         panel["heading"] = wrap_text(
             panel["heading"], sizes["width"] if is_final else sizes["width"] + _SPACE
         )
+    if isinstance(panel.get("title"), str) and is_final:  # which would widen the panel
+        panel["title"] = wrap_text(panel["title"], sizes["width"] + 2 * _SPACE)
     room = {"x": sizes["width"] + 0.5 * _SPACE, "y": sizes["height"] + _LETTERS}
 
     def with_short_title(axis: str, channel: Spec) -> Spec:
