@@ -361,24 +361,29 @@ def _mark(kind: str, position: Spec, **properties: Any) -> Spec:
 
 def _legend(keys: Sequence[Spec], width: float) -> Spec:
     """Keys of series that look as in the panels: line, point, bar, band or patch."""
-    widths = [_KEY + 8 + text_width(key["name"], 8) for key in keys]
+    # a name that is wider than the chart has several lines
+    names = [wrap_text(key["name"], max(width, _NARROWEST_TITLE) - _KEY - 8, 8) for key in keys]
+    widths = [_KEY + 8 + max(text_width(line, 8) for line in lines) for lines in names]
     for columns in range(len(keys), 0, -1):
         across = [max(widths[n::columns]) + 8 for n in range(columns)]
         if sum(across) <= max(width, across[0]) or columns == 1:
             break
-    layers = []
-    for n, key in enumerate(keys):
-        left, middle = sum(across[: n % columns]), _LINE * (n // columns) + _LINE / 2
-        layers += _key(key, left, middle)
-        place = {"x": left + _KEY + 5, "y": middle}
-        name = {"text": key["name"], "align": "left", "baseline": "middle", "fontSize": 8}
-        layers.append(_mark("text", place, **name))
-    rows = -(-len(keys) // columns)
-    return {"layer": layers, "width": max(10, sum(across)), "height": _LINE * rows}
+    layers, top = [], 0.0
+    for start in range(0, len(keys), columns):
+        for n, (key, lines) in enumerate(zip(keys[start:], names[start : start + columns])):
+            left, middle = sum(across[:n]), top + _LINE / 2
+            layers += _key(key, left, middle)
+            for number, line in enumerate(lines):
+                # what belongs to no mark begins where marks do
+                place = {"x": left + (_KEY + 5) * ("colour" in key), "y": middle + _LINE * number}
+                name = {"text": line, "align": "left", "baseline": "middle", "fontSize": 8}
+                layers.append(_mark("text", place, **name))
+        top += _LINE * max(map(len, names[start : start + columns]))
+    return {"layer": layers, "width": max(10, sum(across)), "height": top}
 
 
 def _key(key: Spec, left: float, middle: float) -> list[Spec]:
-    right, centre, colour = left + _KEY, left + _KEY / 2, key["colour"]
+    right, centre, colour = left + _KEY, left + _KEY / 2, key.get("colour")
     marks = []
     if key.get("patch"):
         place = {"x": centre - 5, "x2": centre + 5, "y": middle - 4, "y2": middle + 4}

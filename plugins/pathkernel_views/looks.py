@@ -31,7 +31,8 @@ class Look:
     shape: str  # empty for limits, which have no points
 
 
-_SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
+# neighbours differ most; a small diamond looks like a square
+_SHAPES = ("circle", "square", "triangle-up", "cross", "triangle-down", "diamond")
 _DASHES = ((1, 0), (6, 2), (2, 2))
 _LIMIT_DASHES = ((5, 3), (2, 2), (8, 2, 2, 2))
 

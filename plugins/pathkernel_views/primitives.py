@@ -43,9 +43,11 @@ _NUMBERS_FROM = {"white": (0.735, 0.788), "black": (0.565, 0.635)}
 _NAMED_POINTS = 24
 _FEW_POINTS = 200  # above this, markers are smaller
 _ASIDE = 0.018  # largest shift of points side by side, as a fraction of the panel
+_MARKER = 22  # square points, large enough to tell shapes apart
 _SERIES = 8  # up to this, lines of one panel can be told apart
 _PALE = "#949494"  # of lines behind others, as light as a mark may be on white
 _DOMINANT = 8.0  # of the largest value to the ninth decile, above which the axis is bent
+_COUNTS = ("", "one", "two", "three", "four", "five")
 _FEW_TICKS = 12  # up to this, every value along an axis has a tick
 
 
@@ -162,7 +164,7 @@ def lines(
         inside = fill.copy()
         if hollow:  # white, not transparent, which would show the line through the marker
             inside.condition = {"test": f"{field(hollow)} > 0", "value": "white"}
-        point = curves.mark_point(opacity=1, size=14, strokeWidth=1.2)
+        point = curves.mark_point(opacity=1, size=_MARKER, strokeWidth=1.2)
         marked = [name for name, look in picture.looks.items() if look.shape or is_text]
         point = point.transform_filter(
             f"indexof({json.dumps(marked)}, {field(picture.series)}) >= 0"
@@ -173,24 +175,43 @@ def lines(
         key: dict[str, Any] = {"dash": list(look.dash)}
         if is_limit[name] or not is_text:
             key["width"] = width
-        ranges = bool(ends) and frame.loc[frame[picture.series] == name, ends].notna().any(
-            axis=None
-        )
+        # a range without extent, as of a single seed, is not drawn
+        ranges = bool(ends) and bool(frame.loc[frame[picture.series] == name, ends].T.nunique().gt(1).any())
         if ranges and (is_limit[name] or name in banded):
             key["band"] = 0.13 if is_limit[name] else 0.2
         elif ranges:
             key["bar"] = 0.8
         if markers and name in marked and not is_limit[name]:
-            key |= {"shape": look.shape or "circle", "size": 14}
+            key |= {"shape": look.shape or "circle", "size": _MARKER}
         picture.add_key(name, **key)
+    picture.keys += [{"name": text} for text in _agreements(frame, picture, place, y)]
     if is_crowded:
         name = f"the other {picture.title(series)}s"
         picture.keys.append({"name": name, "colour": _PALE, "dash": [1, 0], "width": 0.7})
     if hollow and markers and frame[hollow].any():
-        key = {"shape": "circle", "size": 14, "colour": INK, "fill": "white"}
+        key = {"shape": "circle", "size": _MARKER, "colour": INK, "fill": "white"}
         picture.keys.append({"name": picture.title(hollow)} | key)
     resolve = {} if same_y else {"y": "independent"}
     return picture.chart(layers, HALF * 0.95, 140, **resolve)
+
+
+def _agreements(frame: pd.DataFrame, picture: Picture, x: str, y: str) -> list[str]:
+    """Sentences on series that have the same values everywhere, of which only the last is seen."""
+    places = [*filter(None, [picture.panel]), *picture.switches, x]
+    rows = frame.sort_values(places)
+    shapes: dict[tuple[Any, ...], list[str]] = {}
+    for name in picture.names:
+        own = rows[rows[picture.series] == name]
+        values = own[y].round(12).tolist()
+        shapes.setdefault((*own[places].astype(str).agg(" ".join, axis=1), *values), []).append(name)
+    what, sentences = picture.title(picture.series), []
+    for same in shapes.values():
+        if len(same) > 1:
+            count = _COUNTS[len(same)] if len(same) < len(_COUNTS) else str(len(same))
+            numbers = [str(picture.names.index(name) + 1) for name in same]
+            listed = f"{', '.join(numbers[:-1])} and {numbers[-1]}"
+            sentences.append(f"{count} {what}s agree: {listed} of these")
+    return sentences
 
 
 @skip_validation()
