@@ -14,7 +14,7 @@ import xarray as xr
 
 from pathkernel_phases.phase_plane import cross
 from pathkernel_phases.surface import CELLS, surface
-from pathkernel_views.chart import GREY, INK, ORANGE
+from pathkernel_views.chart import GREY, INK, RUST
 from pathkernel_views.chart_panels import text_width
 
 if TYPE_CHECKING:
@@ -337,23 +337,23 @@ def _lines(
             title=None,
             scale=alt.Scale(domain=kinds, range=[_DASHES[kind] for kind in kinds]),
             legend=alt.Legend(
-                symbolStrokeColor=ORANGE, symbolType="M-2,0L2,0", symbolSize=160, columns=1
+                symbolStrokeColor=RUST, symbolType="M-2,0L2,0", symbolSize=160, columns=1
             ),
         )
         layers += [
             base.mark_line(clip=True, color="white", strokeWidth=thin + 1.6),
-            base.mark_line(clip=True, color=ORANGE, strokeWidth=thin).encode(strokeDash=dash),
+            base.mark_line(clip=True, color=RUST, strokeWidth=thin).encode(strokeDash=dash),
         ]
     if not single.empty:
         shape = alt.Shape(
             "line:N",
             title=None,
             scale=alt.Scale(domain=kinds, range=[_SHAPES[kind] for kind in kinds]),
-            legend=alt.Legend(symbolFillColor=ORANGE, columns=1),
+            legend=alt.Legend(symbolFillColor=RUST, columns=1),
         )
         layers.append(
             alt.Chart(inline(single))
-            .mark_point(clip=True, fill=ORANGE, stroke="white", strokeWidth=0.8, size=36)
+            .mark_point(clip=True, fill=RUST, stroke="white", strokeWidth=0.8, size=36)
             .encode(x=alt.X(field=columns[0], **x), y=alt.Y(field=columns[1], **y), shape=shape)
         )
     return layers

@@ -24,6 +24,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,11 +43,11 @@ FORMATS = ("png", "svg", "pdf")
 FONT = "Liberation Sans, Arial, Helvetica, sans-serif"  # the first is bundled with vl-convert
 INK = "#222222"
 
-# Okabe and Ito's palette, safe for colour-blind readers; its three palest are darkened, to a
-# contrast of at least 3:1 with white
-BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#BF5F93"
-SKY, AMBER, BLACK, GREY = "#2E97CF", "#B87C00", "#000000", "#777777"
-PALETTE = (BLUE, ORANGE, GREEN, PURPLE, SKY, AMBER, BLACK, GREY)
+# hues near Okabe and Ito's, with a contrast of at least 3:1 with white; their lightness differs so
+# that readers with any of the three common colour deficiencies tell all of them apart
+BLUE, RUST, GREEN, PURPLE = "#00417D", "#944600", "#2E6E52", "#DA63BE"
+SKY, AMBER, BLACK, GREY = "#0E94F0", "#B2892A", "#000000", "#86867B"
+PALETTE = (BLUE, RUST, GREEN, PURPLE, SKY, AMBER, BLACK, GREY)
 
 THEME = {
     "font": FONT,
@@ -179,6 +180,12 @@ class Chart:
             _class_of(spec).validate(spec)
         return spec
 
+    @property
+    def description(self) -> str:
+        """What the chart shows, in one sentence: the first one of its caption, or its title."""
+        caption = printable(" ".join(self.caption.split())) or printable(self.title)
+        return re.split(r"(?<=[.!?])\s", caption, maxsplit=1)[0]
+
     def _repr_mimebundle_(self, *arguments: Any, **settings: Any) -> Any:
         return self.altair()._repr_mimebundle_(*arguments, **settings)
 
@@ -262,6 +269,7 @@ def save_charts(
                 svg = svg_of(spec)
                 if points is not None:
                     svg = with_width(svg, points)
+                svg = _with_description(svg, chart)
                 for file in files:
                     with replace_file(file) as partial:
                         partial.write_bytes(render_image(svg, file.suffix[1:], dpi))
@@ -311,6 +319,13 @@ def render_image(svg: str, kind: str, dpi: float = _RESOLUTION) -> bytes:
     mark.add_text("Software", _MARK)
     Image.open(io.BytesIO(data)).save(stream, "png", pnginfo=mark, dpi=(dpi, dpi))
     return stream.getvalue()
+
+
+def _with_description(svg: str, chart: Chart) -> str:
+    """Put the title and the description of a chart into its drawing, for screen readers."""
+    texts = {"title": printable(" ".join(chart.title.split())), "desc": chart.description}
+    marks = "".join(f"<{tag}>{escape(text)}</{tag}>" for tag, text in texts.items())
+    return svg.replace(">", f">{marks}", 1)
 
 
 def _printable(part: Any) -> Any:

@@ -32,7 +32,7 @@ _TO_OKLAB = np.array(
         [0.0259040371, 0.7827717662, -0.8086757660],
     ]
 )
-_DARKEST = 0.55  # of lightness, by which white is darkened on a dark page
+_DARKEST = 0.66  # of lightness, by which white is darkened on a dark page
 _STEPS = 20  # of chroma, from full to none
 
 
@@ -64,7 +64,7 @@ def for_dark(colour: str) -> str:
     Dark becomes light and light less light, with the same hue: an order of shades is reversed, and
     those that differ still do. Chroma is lost only where no screen has it.
     """
-    lightness, *chroma = _TO_OKLAB @ np.cbrt(_TO_CONES @ linear_light(colour))
+    lightness, *chroma = oklab(linear_light(colour))
     lightness = 1 - _DARKEST * lightness
     for share in np.linspace(1, 0, _STEPS + 1):
         lab = np.array([lightness, *(share * part for part in chroma)])
@@ -74,6 +74,11 @@ def for_dark(colour: str) -> str:
     light = light.clip(0, 1)
     curved = np.where(light <= 0.0031308, 12.92 * light, 1.055 * light ** (1 / 2.4) - 0.055)
     return _hexadecimal(255 * curved)
+
+
+def oklab(light: np.ndarray) -> np.ndarray:
+    """Return lightness, from 0 to 1, and both parts of chroma, of linear light (red, green, blue)."""
+    return _TO_OKLAB @ np.cbrt(_TO_CONES @ light)
 
 
 def linear_light(colour: str) -> np.ndarray:

@@ -6,13 +6,13 @@ import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pathkernel_views.chart import AMBER, BLACK, BLUE, GREEN, GREY, ORANGE, PALETTE, PURPLE
+from pathkernel_views.chart import AMBER, BLACK, BLUE, GREEN, GREY, RUST, PALETTE, PURPLE
 from pathkernel_views.colours import shades
 
 MEANINGS = {
     "theory": BLUE,
     "N =": BLUE,
-    "GP limit": ORANGE,
+    "GP limit": RUST,
     "next order": GREEN,
     "sampled": AMBER,
     "trained": GREEN,

@@ -176,7 +176,8 @@ def lines(
         if is_limit[name] or not is_text:
             key["width"] = width
         # a range without extent, as of a single seed, is not drawn
-        ranges = bool(ends) and bool(frame.loc[frame[picture.series] == name, ends].T.nunique().gt(1).any())
+        low_high = frame.loc[frame[picture.series] == name, ends]
+        ranges = bool(ends) and bool((low_high.nunique(axis=1) > 1).any())
         if ranges and (is_limit[name] or name in banded):
             key["band"] = 0.13 if is_limit[name] else 0.2
         elif ranges:
@@ -202,8 +203,8 @@ def _agreements(frame: pd.DataFrame, picture: Picture, x: str, y: str) -> list[s
     shapes: dict[tuple[Any, ...], list[str]] = {}
     for name in picture.names:
         own = rows[rows[picture.series] == name]
-        values = own[y].round(12).tolist()
-        shapes.setdefault((*own[places].astype(str).agg(" ".join, axis=1), *values), []).append(name)
+        where = [tuple(map(str, row)) for row in own[places].itertuples(index=False)]
+        shapes.setdefault((*where, *own[y].round(12)), []).append(name)
     what, sentences = picture.title(picture.series), []
     for same in shapes.values():
         if len(same) > 1:

@@ -99,6 +99,14 @@
         if (name in chosen) this.turn(name, chosen[name]);
       this.clean();
       const svg = this.plot.querySelector("svg");
+      const { title, description } = this.element.dataset;
+      const about = (tag, text) => {
+        const part = document.createElementNS("http://www.w3.org/2000/svg", tag);
+        part.textContent = text;
+        return part;
+      };
+      svg.prepend(about("title", title), about("desc", description));
+      svg.setAttribute("aria-label", `${title}. ${description}`);
       svg.style.maxWidth = `${svg.viewBox.baseVal.width * LARGEST}px`;
       svg.style.setProperty("--points", `${svg.viewBox.baseVal.width}pt`);
     }

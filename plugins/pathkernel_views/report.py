@@ -168,7 +168,8 @@ class _Page:
         self._titles.append(chart.title)
         return (
             f'<figure class="{kinds}" id="chart-{index}" data-chart="{index}" '
-            f'data-name="{_file(chart.name)}">'
+            f'data-name="{_file(chart.name)}" data-title="{_text(chart.title)}" '
+            f'data-description="{_text(chart.description)}">'
             f'<h3>{_text(chart.title)}</h3><p class="note">{_text(chart.caption)}</p></figure>'
         )
 

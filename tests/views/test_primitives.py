@@ -4,6 +4,7 @@ import csv
 import html
 import io
 import re
+from xml.etree import ElementTree
 
 import numpy as np
 import pandas as pd
@@ -205,6 +206,9 @@ def test_files(frame, tmp_path):
         assert image.width == 300
         assert image.info["dpi"][0] == pytest.approx(100, abs=0.1)
     assert b"<text" in files[1].read_bytes()
+    drawing = ElementTree.parse(files[1]).getroot()
+    about = [drawing.find(f"{{http://www.w3.org/2000/svg}}{tag}").text for tag in ("title", "desc")]
+    assert about == ['Title "] + <b>\\', "Caption."]
     assert files[2].read_bytes().startswith(b"%PDF")
     assert save_charts([drawn], tmp_path, formats=formats) == files  # they replace themselves
     files[0].write_bytes(b"mine")
@@ -304,6 +308,20 @@ def test_more_series_than_colours_have_panels_of_their_own(frame):
     told = texts(specification(lambda: against_width(rows)))
     assert sum(text.startswith("order ") for text in told) == 14
     assert "the other networks" in told
+
+
+def test_series_that_agree_are_told_and_ranges_without_extent_are_not_in_the_legend(frame):
+    one = frame[frame["seed"] == 0]
+    same = one[one["network"] == "theory"]
+    copies = [same.assign(network=f"copy {n}") for n in range(2)]
+    spec = specification(lambda: against_width(pd.concat([one, *copies])))
+    assert "three networks agree: 1, 4 and 5 of these" in texts(spec)
+    assert not any("agree" in text for text in texts(specification(lambda: against_width(one))))
+    keys = {key["name"]: key for key in spec["usermeta"]["keys"]}
+    assert keys["theory"]["band"] > 0
+    flat = one.assign(low=one["mean"], high=one["mean"])
+    for key in specification(lambda: against_width(flat))["usermeta"]["keys"]:
+        assert not {"band", "bar"} & key.keys()
 
 
 def test_colours_that_are_cut_off_are_marked():

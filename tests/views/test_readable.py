@@ -118,7 +118,7 @@ def page(tmp_path_factory):
         {"status": (grid, np.ones((1, 1, 1), dtype=int))},
         {"path": ["1-1"], "seed": [0], "temperature": [0.1], "width": [10]},
     )
-    charts = [Chart(name.replace(" ", "_"), name, "A note.", draw) for name, draw in CHARTS.items()]
+    charts = [Chart(name.replace(" ", "_"), name, "A note. And more.", draw) for name, draw in CHARTS.items()]
     frame = pd.DataFrame({"a": [1, 2]})
     views = [*charts, Table("numbers", "Numbers", frame, {"a": "{a}"}, "Below."), "A sentence."]
     write_report(dataset, folder, {"charts": views}, folder / "page.html")
@@ -134,6 +134,12 @@ def test_every_text_and_mark_can_be_read_in_the_light_and_in_the_dark(page, tmp_
         wait = f"""(async () => {{ for (let n = 0; n < 200 && !({drawn}); n++)
             await new Promise((next) => setTimeout(next, 50)); return {drawn}; }})()"""
         assert browser.evaluate(wait)
+        described = "[...document.querySelectorAll('.plot svg')].map((svg) => [svg.ariaLabel,"
+        described += " ...['title', 'desc'].map((t) => svg.querySelector(t).textContent)])"
+        for label, title, description in browser.evaluate(described):
+            assert title in CHARTS
+            assert description == "A note."
+            assert label == f"{title}. {description}"
         show_whole(browser, 1280)
         for theme, ground in GROUNDS.items():
             if browser.evaluate("document.documentElement.dataset.theme") != theme:
