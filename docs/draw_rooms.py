@@ -23,7 +23,7 @@ from pathlib import Path
 import vl_convert
 from PIL import Image
 
-from pathkernel_views.chart import AMBER, BLUE, GREEN, INK, RUST, PURPLE, SKY
+from pathkernel_views.chart import AMBER, BLUE, GREEN, INK, PURPLE, RUST, SKY
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))

@@ -123,8 +123,8 @@ def _setting(dataset: xr.Dataset, phases: xr.Dataset) -> str:
 def _caption(measure: str, axis: str, second: str, labels: str, setting: str) -> str:
     return (
         f"{measure[0].upper()}{measure[1:]}, trace of U relative to the Gaussian process limit, "
-        "log₁₀ of the smallest eigenvalue of the action's Hessian, and number of minima that a search found at "
-        f"the points of the grid, over {axis_title(axis)} and {axis_title(second)}"
+        "log₁₀ of the smallest eigenvalue of the action's Hessian, and number of minima that a "
+        f"search found at the points of the grid, over {axis_title(axis)} and {axis_title(second)}"
         + f", at {labels}"
         * bool(labels)
         + ". Solid: crossing, where two minima have the same action. Dashed and dotted: spinodals, "

@@ -69,7 +69,7 @@ def for_dark(colour: str) -> str:
     for share in np.linspace(1, 0, _STEPS + 1):
         lab = np.array([lightness, *(share * part for part in chroma)])
         light = np.linalg.solve(_TO_CONES, np.linalg.solve(_TO_OKLAB, lab) ** 3)
-        if (-1e-6 <= light).all() and (light <= 1 + 1e-6).all():
+        if (light >= -1e-6).all() and (light <= 1 + 1e-6).all():
             break
     light = light.clip(0, 1)
     curved = np.where(light <= 0.0031308, 12.92 * light, 1.055 * light ** (1 / 2.4) - 0.055)
@@ -77,7 +77,7 @@ def for_dark(colour: str) -> str:
 
 
 def oklab(light: np.ndarray) -> np.ndarray:
-    """Return lightness, from 0 to 1, and both parts of chroma, of linear light (red, green, blue)."""
+    """Return lightness, from 0 to 1, and both parts of chroma of linear light."""
     return _TO_OKLAB @ np.cbrt(_TO_CONES @ light)
 
 

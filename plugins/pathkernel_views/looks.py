@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pathkernel_views.chart import AMBER, BLACK, BLUE, GREEN, GREY, RUST, PALETTE, PURPLE
+from pathkernel_views.chart import AMBER, BLACK, BLUE, GREEN, GREY, PALETTE, PURPLE, RUST
 from pathkernel_views.colours import shades
 
 MEANINGS = {

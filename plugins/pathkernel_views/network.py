@@ -138,6 +138,8 @@ def network(
     )
     # letters in the colours of the lines would be too pale
     key = named.mark_point(shape="square", size=30, xOffset=-4, opacity=1, aria=False)
-    key = key.encode(x=x, y=y, fill=alt.Fill(field="rank", type="ordinal", legend=None, scale=ranks))
+    key = key.encode(
+        x=x, y=y, fill=alt.Fill(field="rank", type="ordinal", legend=None, scale=ranks)
+    )
     height = max(_ROW * (most - 0.4 - top), 13 * (_STRONGEST + 2))
     return picture.chart([paths, box, name, heading, texts, key], width, height, exact=True)

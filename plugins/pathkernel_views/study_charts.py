@@ -192,10 +192,7 @@ class StudyCharts:
             matrices = matrices.isel(path=paths, path_dual=paths).load()
             names, limit = row_names(matrices), np.repeat(limit_diagonal(single)[paths], outputs)
             for of_seed in matrices:
-                panels = {
-                    f"N = {number(matrix['width'].item())}": matrix
-                    for matrix in of_seed
-                }
+                panels = {f"N = {number(matrix['width'].item())}": matrix for matrix in of_seed}
                 frames += [
                     matrix_frame(matrix, names).assign(seed=of_seed["seed"].item(), panel=panel)
                     for panel, matrix in (panels | {"GP limit": np.diag(limit)}).items()

@@ -13,7 +13,8 @@ _SCALE = 2  # pixels of a picture for one of the page
 TEXTS = """
 [...document.querySelectorAll("body *")].filter((e) => {
   const { width, height, x } = e.getBoundingClientRect();
-  const plain = getComputedStyle(e).stroke === "none" && e.checkVisibility({ opacityProperty: true });
+  const plain = getComputedStyle(e).stroke === "none"
+    && e.checkVisibility({ opacityProperty: true });
   return !e.children.length && e.textContent.trim() && width && height && x >= 0 && plain
     && !e.closest("script, style, noscript, option");
 }).map((e) => {

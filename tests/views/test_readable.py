@@ -52,7 +52,9 @@ def draw_bars():
 
 
 def draw_points():
-    frame = pd.DataFrame({"x": np.arange(6.0), "y": np.arange(6.0) ** 2 - 3, "name": list("abcdef")})
+    frame = pd.DataFrame(
+        {"x": np.arange(6.0), "y": np.arange(6.0) ** 2 - 3, "name": list("abcdef")}
+    )
     frame = frame.assign(kind=["one", "two"] * 3)
     return points(frame, "x", "y", name="name", series="kind", reference="zero")
 
@@ -118,7 +120,10 @@ def page(tmp_path_factory):
         {"status": (grid, np.ones((1, 1, 1), dtype=int))},
         {"path": ["1-1"], "seed": [0], "temperature": [0.1], "width": [10]},
     )
-    charts = [Chart(name.replace(" ", "_"), name, "A note. And more.", draw) for name, draw in CHARTS.items()]
+    charts = [
+        Chart(name.replace(" ", "_"), name, "A note. And more.", draw)
+        for name, draw in CHARTS.items()
+    ]
     frame = pd.DataFrame({"a": [1, 2]})
     views = [*charts, Table("numbers", "Numbers", frame, {"a": "{a}"}, "Below."), "A sentence."]
     write_report(dataset, folder, {"charts": views}, folder / "page.html")
@@ -130,7 +135,9 @@ def test_every_text_and_mark_can_be_read_in_the_light_and_in_the_dark(page, tmp_
     browser = Chromium(tmp_path)
     try:
         browser.open(page)
-        drawn = "[...document.querySelectorAll('[data-chart]')].every((c) => c.querySelector('svg'))"
+        drawn = (
+            "[...document.querySelectorAll('[data-chart]')].every((c) => c.querySelector('svg'))"
+        )
         wait = f"""(async () => {{ for (let n = 0; n < 200 && !({drawn}); n++)
             await new Promise((next) => setTimeout(next, 50)); return {drawn}; }})()"""
         assert browser.evaluate(wait)
