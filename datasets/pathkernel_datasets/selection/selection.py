@@ -171,7 +171,7 @@ class Selections:
     def common_temperature(self, temperature: float | str | None) -> float:
         """Return one temperature for all widths and values of the option, for their comparison.
 
-        It is the one given, or that which a choice takes for all of them together: networks at
+        It is the one given, or the one that a choice takes for all of them together: networks at
         mixed temperatures would not show what the width does.
 
         Raises
