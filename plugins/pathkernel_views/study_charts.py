@@ -303,9 +303,9 @@ class StudyCharts:
                 rows, columns = np.indices(kernel.shape).reshape(2, -1) + 1
                 frame = pd.DataFrame({"example": rows, "example_dual": columns})
                 frame["kernel"] = kernel.values.ravel() / unit
-                frames.append(
-                    frame.assign(panel=f"{name}, unit {unit:.3g}", seed=kernel["seed"].item())
-                )
+                # units differ between values of an option, which share their panels
+                heading = name if self.option else f"{name}, unit {unit:.3g}"
+                frames.append(frame.assign(panel=heading, seed=kernel["seed"].item()))
             if not frames:
                 raise NothingToPlot("no kernel is computed yet")
             return pd.concat(frames, ignore_index=True)

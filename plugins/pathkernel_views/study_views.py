@@ -163,8 +163,9 @@ def study_charts(
             "Kernels",
             f"Kernels of {min(sizes['path'], KERNELS)} of {sizes['path']} paths with themselves, "
             f"and of all paths in one, on {sizes['train_example']} training examples, sorted by "
-            "label; lines divide the classes. Headings name the unit of a panel, the 99th "
-            "percentile of its kernel; larger values have the last colour.",
+            "label; lines divide the classes. The unit of a panel is the 99th percentile of its "
+            f"kernel{', which headings name' * (option is None)}; larger values have the last "
+            "colour.",
         )
     if sizes["temperature"] > 1:
         charts["temperature_choice"] = (

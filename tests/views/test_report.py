@@ -214,7 +214,10 @@ def test_several_values_of_an_option_are_a_switch(tmp_path):
     own = against[(against["curve"] == "N = 10") & (against["test_set"] == "plain")]
     wanted = dataset["accuracy"].squeeze(("seed", "temperature", "width")).sel(test_set="plain")
     np.testing.assert_allclose(own["accuracy_median"], wanted, rtol=1e-5)
-    assert rows(spec(dataset, "kernels"))["example"].max() == 12
+    kernels = rows(spec(dataset, "kernels"))
+    assert kernels["example"].max() == 12
+    panels = kernels.groupby("examples")["panel"].unique()
+    assert panels.iloc[0].tolist() == panels.iloc[1].tolist()  # so that none is empty
 
 
 class Markup(HTMLParser):
