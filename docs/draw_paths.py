@@ -18,13 +18,13 @@ import pandas as pd
 
 import pathkernel_core as pk
 from pathkernel_tasks.hidden_markov import WIDTH, HiddenMarkov
-from pathkernel_views.chart import AMBER, BLUE, GREY, INK, ORANGE, SKY, Chart, save_charts
+from pathkernel_views.chart import AMBER, BLUE, GREY, INK, RUST, SKY, Chart, save_charts
 from pathkernel_views.picture import inline
 from pathkernel_views.primitives import heatmaps
 
 IMAGES = Path(__file__).resolve().parent / "images"
 TEMPERATURE = 0.01
-COLOURS = {"1-1": BLUE, "1-2": ORANGE, "2-1": SKY, "2-2": AMBER}
+COLOURS = {"1-1": BLUE, "1-2": RUST, "2-1": SKY, "2-2": AMBER}
 BOXES = pd.DataFrame(
     [
         *(("tokens", "x", 0, 0, 0.55), ("output", "f(x)", 8, 0, 0.55)),

@@ -23,7 +23,7 @@ from pathlib import Path
 import vl_convert
 from PIL import Image
 
-from pathkernel_views.chart import AMBER, BLUE, GREEN, INK, ORANGE, PURPLE, SKY
+from pathkernel_views.chart import AMBER, BLUE, GREEN, INK, PURPLE, RUST, SKY
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -73,7 +73,7 @@ PLACES_OF_CORE = {
     "arrays": (0, 3.2, "array libraries behind one namespace:\nexact products, checked numbers"),
     "system": (0, 3.2, "files, memory, threads, messages and progress:\nnothing of the theory"),
 }
-COLOURS = (AMBER, ORANGE, PURPLE, GREEN, SKY, AMBER, BLUE, GREEN)  # of floors, from the top
+COLOURS = (AMBER, RUST, PURPLE, GREEN, SKY, AMBER, BLUE, GREEN)  # of floors, from the top
 PALE = "#555555"
 ARROWS = """\
 An arrow leads from a room to one that it imports; its number counts the importing modules. Arrows \

@@ -147,7 +147,10 @@ def test_formulas_are_typeset(document):
 def test_guide_lists_every_command(command_line):
     text = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
     listed = set(re.findall(r"^\| `pathkernel ([\w-]+)", text, flags=re.MULTILINE))
-    assert listed == set(command_line.command.list_commands(command_line))
+    commands = set(command_line.command.list_commands(command_line))
+    missing = [f"| `pathkernel {name} …` | what it does |" for name in commands - listed]
+    assert not missing, f"write into the table of docs/commands.md: {missing}"
+    assert listed == commands, f"take out of docs/commands.md: {listed - commands}"
 
 
 def test_readme_leads_users_to_their_page_in_one_step():
@@ -431,13 +434,20 @@ def test_data_guide_lists_every_file_and_reads_it(tmp_path, monkeypatch):
     study = pathkernel.Study(task, widths=(10,), temperatures=(0.01, 0.1), seeds=(0, 1))
     pathkernel.run_study(study, "hidden-markov", analyses=(), part=(1, 2))
     pieces = {path.name for path in Path("hidden-markov", "pieces").iterdir()}
-    assert pieces == {"seed-0.npz", "seed-0_N-10.npz", "in-progress"} <= readers.keys()
+    assert pieces == {"seed-0.npz", "seed-0_N-10.npz", "in-progress"}
+    check_rows(pieces - readers.keys())
     pathkernel.run_study(study, "hidden-markov", analyses=())
     pathkernel.run_result(pathkernel.Phases(), "hidden-markov")
     files = {path.name for path in Path("hidden-markov").iterdir()}
-    assert files == {".lock", "study.json", "study.zarr", "phases.zarr"} <= readers.keys()
+    assert files == {".lock", "study.json", "study.zarr", "phases.zarr"}
+    check_rows(files - readers.keys())
     for file in files - {".lock"}:
         assert len(eval(readers[file], {"xr": xr, "json": json, "Path": Path})) > 2, file
+
+
+def check_rows(missing):
+    rows = [f"| `{name}` | what it holds | `code that reads it` |" for name in sorted(missing)]
+    assert not rows, f"write into a table of docs/data.md: {rows}"
 
 
 def test_data_guide_reads_the_curves_of_a_map(tmp_path, monkeypatch, capsys):
@@ -465,6 +475,8 @@ def test_plugin_guide_lists_every_hook():
     text = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
     listed = set(re.findall(r"`(pathkernel_\w+)\(\)`", text))
     specified = {name for name in vars(hooks) if name.startswith("pathkernel_")}
+    missing = [f"`{name}()`" for name in sorted(specified - listed)]
+    assert not missing, f"write a row of docs/plugins.md for each of {missing}"
     assert listed == specified
     for name in specified:
         assert getattr(hooks, name).__doc__.strip(), f"hook {name} needs a docstring"
@@ -537,7 +549,8 @@ def test_every_public_name_is_on_a_page():
     text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
     written = set(re.findall(r"\b(?:pk|pathkernel)\.((?:[a-z]+\.)?\w+)", text))
     classes = set(re.findall(r"`([A-Z]\w+)", text))
-    assert not {name for name in offered() - written if name.rpartition(".")[2] not in classes}
+    missing = {name for name in offered() - written if name.rpartition(".")[2] not in classes}
+    assert not missing, f"explain on a page: {sorted(f'`pk.{name}`' for name in missing)}"
 
 
 def test_examples_use_the_front_door_alone():
@@ -580,7 +593,7 @@ def test_lines_are_short(document):
 def test_guides_are_in_plain_english(document):
     text = (ROOT / document).read_text(encoding="utf-8")
     prose = re.sub(r"`[^`]*`|^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
-    assert not unplain(prose)
+    assert not unplain(prose), f"{document}: {unplain(prose)}; see the table of CONTRIBUTING.md"
 
 
 @pytest.mark.parametrize("package", SOURCES, ids=lambda folder: folder.name)

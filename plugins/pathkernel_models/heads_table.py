@@ -11,6 +11,15 @@ from torch import nn
 from pathkernel_models.attention_module import AttentionModule, outermost_block
 from pathkernel_models.families.recognition import attention_modules
 
+_LINE = 80  # characters
+
+
+class _HeadTable(pd.DataFrame):
+    """A table that prints all its columns, below each other where a line has no room for them."""
+
+    def __repr__(self) -> str:
+        return self.to_string(line_width=_LINE)
+
 
 def list_heads(model: nn.Module) -> pd.DataFrame:
     """List the attention of a model, a row for every layer.
@@ -26,14 +35,14 @@ def list_heads(model: nn.Module) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        Indexed by ``layer``, the number by which other functions name it, from 1. Columns:
-        ``heads``; ``groups``, heads of keys and values; ``sharing``, the first heads that share
-        keys and values, such as ``1 to 4, …`` if every four do, else empty; ``head_size``, numbers
-        that a head passes on; ``width``, those that the output projection returns; ``attention``,
-        ``"cross"`` where the module's names tell that it attends to another sequence, else
-        ``"self"``; and ``module``, its name in the model. ``attrs["without_heads"]`` names the
-        blocks between these that have no known attention, such as those of linear attention or
-        state-space models, which are left whole.
+        Printed with all columns in lines of 80 characters. Indexed by ``layer``, the number by
+        which other functions name it, from 1. Columns: ``heads``; ``groups``, heads of keys and
+        values; ``sharing``, the first heads that share keys and values, such as ``1 to 4, …`` if
+        every four do, else empty; ``head_size``, numbers that a head passes on; ``width``, those
+        that the output projection returns; ``attention``, ``"cross"`` where the module's names tell
+        that it attends to another sequence, else ``"self"``; and ``module``, its name in the model.
+        ``attrs["without_heads"]`` names the blocks between these that have no known attention, such
+        as those of linear attention or state-space models, which are left whole.
 
     Raises
     ------
@@ -68,7 +77,7 @@ def list_heads(model: nn.Module) -> pd.DataFrame:
                 "module": attention.name,
             }
         )
-    table = pd.DataFrame(rows).set_index("layer")
+    table = _HeadTable(pd.DataFrame(rows).set_index("layer"))
     table.attrs["without_heads"] = _blocks_without(model, layers)
     return table
 

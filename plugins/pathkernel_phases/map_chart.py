@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,8 @@ import xarray as xr
 
 from pathkernel_phases.phase_plane import cross
 from pathkernel_phases.surface import CELLS, surface
-from pathkernel_views.chart import ORANGE
+from pathkernel_views.chart import GREY, INK, RUST
+from pathkernel_views.chart_panels import text_width
 
 if TYPE_CHECKING:
     import altair as alt
@@ -26,8 +28,11 @@ _OVERLAP = 0.005  # of cells, as a share of the axis: without it seams would sho
 _PANEL = 190, 140
 _COLUMNS = 2
 _BAR = 75  # length of a key of colours: of a panel in a column of a paper
-_TEXT = np.array([0.22, 0.07])  # half the width and height of a region's name, of the panel
+_LETTERS = 7  # font size of the names of regions
+_NARROW = 105, 75  # points of a panel in a column of a paper, 3.4 inches
+_TEXT = np.array([0.22, 0.08])  # half the width and height of a region's name, of such a panel
 _CANDIDATES, _NODES = 24, 6  # places tried along each axis, and points of the grid near each
+_PARTS = 5  # of a side of a cell that a crossing passes
 _LINE = 1.4  # width of the curves of one seed
 
 
@@ -138,19 +143,26 @@ def _colour_cells(
     """Cells of a panel with their values: medians over the seeds."""
     axes = [phases[name].values for name in names]
     if panel.of_states and _is_plane(phases, names) and _are_followed(curves):
+        low, size = _fine_cells(curves, axes, names)
         of_seeds = [
             surface(
                 axes,
                 phases[panel.column].sel(seed=seed).transpose(*names).values,
                 _two_sided(curves[curves["seed"] == seed], names, panel.of_states),
                 panel.logarithmic,
+                low + size / 2,
             )
             for seed in phases["seed"].values
         ]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # of cells without values
             values = np.nanmedian(of_seeds, axis=0)
-        edges = [np.geomspace(axis[0], axis[-1], CELLS + 1) for axis in axes]
+        columns: dict[str, Any] = {"value": values}
+        for name, axis, start, extent in zip(names, axes, low.T, size.T, strict=True):
+            reach = np.minimum(start + extent + _OVERLAP, 1.0)
+            for end, share in (("low", start), ("high", reach)):
+                columns[f"{name}_{end}"] = axis[0] * (axis[-1] / axis[0]) ** share
+        return pd.DataFrame(columns).dropna(subset=["value"])
     else:
         of_seeds = phases[panel.column].transpose("seed", *names).values
         # the lower of two in the middle: of numbers of minima there is none in between
@@ -158,13 +170,41 @@ def _colour_cells(
             warnings.simplefilter("ignore", RuntimeWarning)
             values = np.nanpercentile(of_seeds, 50, axis=0, method="lower")
         edges = [_edges(axis) for axis in axes]
-    columns: dict[str, Any] = {"value": values.reshape(-1)}
+    columns = {"value": values.reshape(-1)}
     for parameter, (name, edge) in enumerate(zip(names, edges)):
         index = np.indices(values.shape)[parameter].reshape(-1)
         ratio = (edge[-1] / edge[0]) ** _OVERLAP
         columns[f"{name}_low"] = edge[index]
         columns[f"{name}_high"] = np.minimum(edge[index + 1] * ratio, edge[-1])
     return pd.DataFrame(columns).dropna(subset=["value"])
+
+
+def _fine_cells(
+    curves: pd.DataFrame, axes: Sequence[np.ndarray], names: Sequence[str]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Lower corners and sizes of cells, (cell, 2), in parts of the axes; small along crossings.
+
+    So small that the line of a crossing hides the stairs of cells on both its sides.
+    """
+    is_crossed = np.zeros((CELLS, CELLS), dtype=bool)
+    for _, curve in curves[curves["kind"] == CROSSING].groupby(["seed", "curve"]):
+        line = [
+            np.log(curve[f"vertex_{name}"] / axis[0]) / np.log(axis[-1] / axis[0])
+            for name, axis in zip(names, axes, strict=True)
+        ]
+        # no step is longer than a part of a cell
+        ends = np.column_stack(line)
+        steps = np.abs(np.diff(ends, axis=0)).max(axis=1, initial=0.0)
+        count = 2 + int(4 * CELLS * steps.max(initial=0.0))
+        shares = np.linspace(0, len(ends) - 1, (len(ends) - 1) * count + 1)
+        dense = np.column_stack([np.interp(shares, np.arange(len(ends)), x) for x in ends.T])
+        index = np.clip((dense * CELLS).astype(int), 0, CELLS - 1)
+        is_crossed[index[:, 0], index[:, 1]] = True
+    coarse, crossed = (np.argwhere(mask) / CELLS for mask in (~is_crossed, is_crossed))
+    inside = np.stack(np.meshgrid(*[np.arange(_PARTS)] * 2, indexing="ij"), axis=-1).reshape(-1, 2)
+    fine = (crossed[:, None] + inside / (_PARTS * CELLS)).reshape(-1, 2)
+    sizes = np.repeat([1 / CELLS, 1 / (_PARTS * CELLS)], [len(coarse), len(fine)])
+    return np.concatenate([coarse, fine]), np.column_stack([sizes, sizes])
 
 
 def _are_followed(curves: pd.DataFrame) -> bool:
@@ -211,9 +251,10 @@ def _cells(
             orient="top",
             gradientLength=_BAR,
             gradientThickness=7,
-            format="~e" if panel.logarithmic else "~g",
+            format="~g",
             offset=2,
-            **({"values": _colour_ticks(low, high)} if panel.logarithmic else {}),
+            **(_powers(_colour_ticks(low, high)) if panel.logarithmic else {}),
+            **({"symbolStrokeColor": GREY, "symbolStrokeWidth": 0.5} if is_count else {}),
         ),
     )
     (x_name, x), (y_name, y) = ((name, channels[name]) for name in names)
@@ -243,6 +284,19 @@ def _colour_ticks(low: float, high: float) -> list[float]:
     powers = np.arange(np.ceil(np.log10(low)), np.floor(np.log10(high)) + 1)
     step = max(1, int(np.ceil(len(powers) / 3)))
     return [float(f"1e{int(power)}") for power in powers[::step]]
+
+
+def _powers(values: Sequence[float]) -> dict[str, Any]:
+    """Powers of ten in the key of colours, written as 10, 10² and so on."""
+    labels = {}
+    for value in values:
+        power = round(np.log10(value))
+        exponent = str(power).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+        labels[power] = {0: "1", 1: "10"}.get(power, f"10{exponent}")
+    return {
+        "values": list(values),
+        "labelExpr": f"({json.dumps(labels, ensure_ascii=False)})[round(log(datum.value) / LN10)]",
+    }
 
 
 def _lines(
@@ -283,23 +337,23 @@ def _lines(
             title=None,
             scale=alt.Scale(domain=kinds, range=[_DASHES[kind] for kind in kinds]),
             legend=alt.Legend(
-                symbolStrokeColor=ORANGE, symbolType="M-2,0L2,0", symbolSize=160, columns=1
+                symbolStrokeColor=RUST, symbolType="M-2,0L2,0", symbolSize=160, columns=1
             ),
         )
         layers += [
             base.mark_line(clip=True, color="white", strokeWidth=thin + 1.6),
-            base.mark_line(clip=True, color=ORANGE, strokeWidth=thin).encode(strokeDash=dash),
+            base.mark_line(clip=True, color=RUST, strokeWidth=thin).encode(strokeDash=dash),
         ]
     if not single.empty:
         shape = alt.Shape(
             "line:N",
             title=None,
             scale=alt.Scale(domain=kinds, range=[_SHAPES[kind] for kind in kinds]),
-            legend=alt.Legend(symbolFillColor=ORANGE, columns=1),
+            legend=alt.Legend(symbolFillColor=RUST, columns=1),
         )
         layers.append(
             alt.Chart(inline(single))
-            .mark_point(clip=True, fill=ORANGE, stroke="white", strokeWidth=0.8, size=36)
+            .mark_point(clip=True, fill=RUST, stroke="white", strokeWidth=0.8, size=36)
             .encode(x=alt.X(field=columns[0], **x), y=alt.Y(field=columns[1], **y), shape=shape)
         )
     return layers
@@ -321,25 +375,32 @@ def _region_labels(
     first = phases.isel(seed=0).transpose(*names, ...)
     of_seed = curves[curves["seed"] == first["seed"].item()]
     rows = []
-    for region, place in label_places(first, of_seed, names).items():
+    texts = {}
+    for region in np.unique(first["region"].values[np.isfinite(first["region"].values)]):
         index = tuple(np.argwhere(first["region"].values == region)[0])
         state, path = (str(first[name].values[index]) for name in ("state", "strongest_path"))
-        text = state if state == "silent" else f"{state}: {path}"
-        rows.append({"text": text, **dict(zip(names, place))})
+        texts[int(region)] = state if state == "silent" else f"{state}: {path}"
+    longest = max((text_width(text, _LETTERS) for text in texts.values()), default=0.0)
+    half = np.array([longest / 2 + 3, _LETTERS / 2 + 2]) / _NARROW
+    for region, place in label_places(first, of_seed, names, half).items():
+        rows.append({"text": texts[region], **dict(zip(names, place))})
     x, y = (channels[name] for name in names)
     base = alt.Chart(inline(pd.DataFrame(rows, columns=["text", *names]))).encode(
         x=alt.X(field=names[0], **x), y=alt.Y(field=names[1], **y), text="text:N"
     )
     return [
-        base.mark_text(fontSize=7, stroke="white", strokeWidth=3, strokeOpacity=0.85),
-        base.mark_text(fontSize=7, fill="#222222"),
+        base.mark_text(fontSize=_LETTERS, stroke="white", strokeWidth=3, strokeOpacity=0.85),
+        base.mark_text(fontSize=_LETTERS, fill=INK),
     ]
 
 
 def label_places(
-    phases: xr.Dataset, curves: pd.DataFrame, names: Sequence[str]
+    phases: xr.Dataset, curves: pd.DataFrame, names: Sequence[str], half: np.ndarray = _TEXT
 ) -> dict[int, np.ndarray]:
-    """Values of both axes at which the name of each region stands clear of curves and borders."""
+    """Values of both axes at which the name of each region stands clear of curves.
+
+    ``half`` are half the width and height of a name, in parts of the panel: none crosses an axis.
+    """
     regions = phases["region"].values
     axes = [np.log(phases[name].values) for name in names]
     spans = [(axis - axis[0]) / (axis[-1] - axis[0]) for axis in axes]
@@ -366,13 +427,14 @@ def label_places(
         node = next(seen, None)
         if node is None:
             continue
-        to_border = np.minimum(candidate, 1 - candidate) / _TEXT
-        clear = float(to_border.min())
+        # a name at a border moves inwards, no further than it must
+        place = np.clip(candidate, np.minimum(half, 0.5), np.maximum(1 - half, 0.5))
+        clear = -float((np.abs(place - candidate) / half).max())
         if len(obstacles):
-            clear = min(clear, float((np.abs(obstacles - candidate) / _TEXT).max(axis=1).min()))
+            clear += min(1.0, float((np.abs(obstacles - place) / half).max(axis=1).min()))
         region = int(numbers[node])
-        if region not in places or clear > places[region][0]:
-            places[region] = clear, candidate
+        if region not in places or clear > places[region][0] + 1e-9:
+            places[region] = clear, place
     return {
         region: np.exp([axis[0] + share * (axis[-1] - axis[0]) for axis, share in zip(axes, place)])
         for region, (_, place) in sorted(places.items())

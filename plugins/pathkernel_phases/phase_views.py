@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -38,6 +39,9 @@ def phase_views(study: StoredStudy) -> Iterator[Table | Chart | str]:
         of_study = study.dataset[measure.name].isel(test_set=0, drop=True)
         phases = phases.assign(measure=of_study.sel({d: phases[d] for d in of_study.dims})).load()
         curves = stored_phase_curves(study, axis)
+        phases = phases.assign(log_softest=_log_of(phases["softest"]))
+        for side in ("left", "right"):
+            curves[f"branch_log_softest_{side}"] = _log_of(curves[f"branch_softest_{side}"])
         plane = PhaseMap(study, axis).plane
         others = sorted(
             set(phases["softest"].dims) - {"seed", *plane}, key=lambda d: -phases.sizes[d]
@@ -64,7 +68,7 @@ def phase_views(study: StoredStudy) -> Iterator[Table | Chart | str]:
             yield Chart(
                 f"phases_{axis}_{second}{names}",
                 "Phases" + f", {labels}" * bool(labels),
-                _caption(measure.axis, axis, second, labels, phases.sizes["seed"]),
+                _caption(measure.axis, axis, second, labels, _setting(study.dataset, phases)),
                 partial(
                     draw_map,
                     phases.sel(settings),
@@ -95,22 +99,40 @@ def _panels(phases: xr.Dataset, curves: pd.DataFrame, title: str) -> list[Panel]
     return [
         panel("measure", "branch_measure", title),
         panel("trace_ratio", "branch_trace_ratio", "tr U / limit", True),
-        panel("softest", "branch_softest", "softest eigenvalue"),
+        panel("log_softest", "branch_log_softest", "log₁₀ of the eigenvalue"),
         panel("minima", "", "minima at grid points"),
     ]
 
 
-def _caption(measure: str, axis: str, second: str, labels: str, seeds: int) -> str:
+def _log_of(values: Any) -> Any:
+    """Log₁₀ of eigenvalues, missing where there is none: at the end of a minimum."""
+    return np.log10(values.where(values > 0))
+
+
+def _setting(dataset: xr.Dataset, phases: xr.Dataset) -> str:
+    """Seeds of a map, and the prior variances unless they are an axis."""
+    seeds = ", ".join(str(seed) for seed in phases["seed"].values)
+    setting = f"seed{'s' * (phases.sizes['seed'] > 1)} {seeds}"
+    variances = np.atleast_1d(dataset.attrs.get("variances", []))
+    if "variance" not in phases.dims and variances.size:
+        values = ", ".join(number(float(value)) for value in dict.fromkeys(variances.tolist()))
+        setting = f"prior variances σ² = {values}; {setting}"
+    return setting
+
+
+def _caption(measure: str, axis: str, second: str, labels: str, setting: str) -> str:
     return (
         f"{measure[0].upper()}{measure[1:]}, trace of U relative to the Gaussian process limit, "
-        "smallest eigenvalue of the action's Hessian, and number of minima that a search found at "
-        f"the points of the grid, over {axis_title(axis)} and {axis_title(second)}"
+        "log₁₀ of the smallest eigenvalue of the action's Hessian, and number of minima that a "
+        f"search found at the points of the grid, over {axis_title(axis)} and {axis_title(second)}"
         + f", at {labels}"
         * bool(labels)
         + ". Solid: crossing, where two minima have the same action. Dashed and dotted: spinodals, "
         "where a silent minimum or one in use ends. Names of regions: silent, or in use with the "
         "strongest path. Colours are interpolated between the grid and the minima on both sides of "
-        "a crossing" + "; medians over the seeds, and the curves of each" * (seeds > 1) + "."
+        "a crossing"
+        + "; medians over the seeds, and the curves of each" * setting.count("seeds ")
+        + f". {setting[0].upper()}{setting[1:]}."
     )
 
 

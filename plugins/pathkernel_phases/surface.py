@@ -18,6 +18,7 @@ def surface(
     values: np.ndarray,
     crossings: Sequence[pd.DataFrame],
     logarithmic: bool = False,
+    places: np.ndarray | None = None,
 ) -> np.ndarray:
     """Values at the centres of 48 × 48 cells over the grid, equal on logarithmic axes.
 
@@ -35,6 +36,8 @@ def surface(
         ``left`` and ``right`` of somebody who goes along them.
     logarithmic : bool
         Whether values are interpolated by their logarithms.
+    places : array, shape (point, 2), optional
+        Points at which values are asked for instead, as shares of the logarithmic axes.
     """
     from scipy.interpolate import LinearNDInterpolator, NearestNDInterpolator
 
@@ -60,16 +63,19 @@ def surface(
             points += [middles + left, middles - left]
             known += [between[:, 0], between[:, 1]]
     all_points, all_values = np.concatenate(points), np.concatenate(known)
-    is_known = np.isfinite(all_values)
+    is_known, shape = np.isfinite(all_values), (CELLS, CELLS)
+    if places is not None:
+        shape = (len(places),)
     if not is_known.any():
-        return np.full((CELLS, CELLS), np.nan)
+        return np.full(shape, np.nan)
     all_points, all_values = all_points[is_known], all_values[is_known]
     if logarithmic:
         all_values = np.log(all_values)
     centres = (np.arange(CELLS) + 0.5) / CELLS
     asked = np.stack(np.meshgrid(centres, centres, indexing="ij"), axis=-1).reshape(-1, 2)
+    asked = asked if places is None else places
     result = LinearNDInterpolator(all_points, all_values)(asked)
     outside = np.isnan(result)  # beside points of the grid that did not converge
     if outside.any():
         result[outside] = NearestNDInterpolator(all_points, all_values)(asked[outside])
-    return (np.exp(result) if logarithmic else result).reshape(CELLS, CELLS)
+    return (np.exp(result) if logarithmic else result).reshape(shape)

@@ -24,6 +24,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,11 +43,11 @@ FORMATS = ("png", "svg", "pdf")
 FONT = "Liberation Sans, Arial, Helvetica, sans-serif"  # the first is bundled with vl-convert
 INK = "#222222"
 
-# Okabe and Ito's palette, safe for colour-blind readers; its three palest are darkened, to a
-# contrast of at least 3:1 with white
-BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#BF5F93"
-SKY, AMBER, BLACK, GREY = "#2E97CF", "#B87C00", "#000000", "#777777"
-PALETTE = (BLUE, ORANGE, GREEN, PURPLE, SKY, AMBER, BLACK, GREY)
+# hues near Okabe and Ito's, with a contrast of at least 3:1 with white; their lightness differs so
+# that readers with any of the three common colour deficiencies tell all of them apart
+BLUE, RUST, GREEN, PURPLE = "#00417D", "#944600", "#2E6E52", "#DA63BE"
+SKY, AMBER, BLACK, GREY = "#0E94F0", "#B2892A", "#000000", "#86867B"
+PALETTE = (BLUE, RUST, GREEN, PURPLE, SKY, AMBER, BLACK, GREY)
 
 THEME = {
     "font": FONT,
@@ -61,6 +62,8 @@ THEME = {
         "titleFontWeight": "normal",
         "labelColor": INK,
         "titleColor": INK,
+        "domainColor": GREY,
+        "tickColor": GREY,
         "grid": False,
         "labelLimit": 0,
     },
@@ -79,6 +82,7 @@ THEME = {
         "columnPadding": 12,
         "offset": 6,
     },
+    "text": {"color": INK},
     "point": {"filled": True, "size": 20, "strokeWidth": 0.5},
 }
 """Vega-Lite configuration of all charts, with sizes in points for a paper's column."""
@@ -126,7 +130,12 @@ class Chart:
             return _class_of(spec).from_dict(spec, validate=False)
 
     def specification(
-        self, *, title: bool = True, width: float | None = None, validate: bool = False
+        self,
+        *,
+        title: bool = True,
+        switches: bool = True,
+        width: float | None = None,
+        validate: bool = False,
     ) -> dict[str, Any]:
         """Return the Vega-Lite specification.
 
@@ -135,10 +144,11 @@ class Chart:
         Parameters
         ----------
         title : bool
-            Whether it has the title of the chart; it names the values of switches in any case.
+            Whether it has the title of the chart.
+        switches : bool
+            Whether a line below the title, or instead of it, names the values of the switches.
         width : float, optional
-            Total width in points, for paper: no letter is scaled, and switches have their first
-            values.
+            Total width in points, for paper: no letter is scaled, and no line names the switches.
         validate : bool
             Whether it is checked against Altair's schema of Vega-Lite.
 
@@ -149,21 +159,19 @@ class Chart:
         """
         spec, heading = self.draw().to_dict(validate=False), printable(" ".join(self.title.split()))
         spec.pop("config", None)
-        own, keys = spec.pop("title", None), spec.get("usermeta", {}).get("keys", [])
-        lines, first_lines = [json.dumps(heading)] * title, [heading] * title
-        if isinstance(own, dict) and isinstance(own["text"], dict):  # of the switches
+        own, meta = spec.pop("title", None), spec.get("usermeta", {})
+        lines = [json.dumps(heading)] * title
+        switches = switches and width is None
+        if switches and isinstance(own, dict) and isinstance(own["text"], dict):
             lines.append(own["text"]["expr"])
-            first_lines.append(spec["usermeta"]["setting"])
-        if lines:
-            # temperatures of several widths, which follow the choice, have a line of their own
-            text = f"replace(join([{', '.join(lines)}], '\\n'), ': T = ', '\\nT = ')"
-            spec["title"] = {"text": {"expr": f"split({text}, '\\n')"}}
-            parts = (line.replace(": T = ", "\nT = ").split("\n") for line in first_lines)
-            first_lines = [part for line in parts for part in line]
+        if switches and lines:
+            spec["title"] = {"text": {"expr": f"[{', '.join(lines)}]"}}
+        elif lines:
+            spec["title"] = heading
         spec |= {
             "config": THEME,
             "description": self.caption,
-            "usermeta": {"title": first_lines, "keys": keys},
+            "usermeta": {"keys": meta.get("keys", []), "settings": meta.get("settings", [])},
         }
         spec = (
             arrange_panels(spec) if width is None else resize_chart(spec, width, _measure_drawing)
@@ -171,6 +179,12 @@ class Chart:
         if validate:
             _class_of(spec).validate(spec)
         return spec
+
+    @property
+    def description(self) -> str:
+        """What the chart shows, in one sentence: the first one of its caption, or its title."""
+        caption = printable(" ".join(self.caption.split())) or printable(self.title)
+        return re.split(r"(?<=[.!?])\s", caption, maxsplit=1)[0]
 
     def _repr_mimebundle_(self, *arguments: Any, **settings: Any) -> Any:
         return self.altair()._repr_mimebundle_(*arguments, **settings)
@@ -229,7 +243,7 @@ def save_charts(
         Width of every chart in inches, exactly; letters keep their size. Panels are arranged so
         that none is higher than 9 inches.
     title : bool
-        Whether charts have a title and name the values of their switches.
+        Whether charts have a title. The values of their switches are in the captions.
 
     Raises
     ------
@@ -250,13 +264,12 @@ def save_charts(
                 for file in [*files, caption]:
                     check_replaceable(file, "chart of pathkernel", _is_marked)
                 points = None if width is None else _POINTS * width
-                spec = chart.specification(title=title, width=points)
-                if not title:
-                    spec.pop("title", None)
+                spec = chart.specification(title=title, switches=False, width=points)
                 files[0].parent.mkdir(parents=True, exist_ok=True)
                 svg = svg_of(spec)
                 if points is not None:
                     svg = with_width(svg, points)
+                svg = _with_description(svg, chart)
                 for file in files:
                     with replace_file(file) as partial:
                         partial.write_bytes(render_image(svg, file.suffix[1:], dpi))
@@ -308,6 +321,13 @@ def render_image(svg: str, kind: str, dpi: float = _RESOLUTION) -> bytes:
     return stream.getvalue()
 
 
+def _with_description(svg: str, chart: Chart) -> str:
+    """Put the title and the description of a chart into its drawing, for screen readers."""
+    texts = {"title": printable(" ".join(chart.title.split())), "desc": chart.description}
+    marks = "".join(f"<{tag}>{escape(text)}</{tag}>" for tag, text in texts.items())
+    return svg.replace(">", f">{marks}", 1)
+
+
 def _printable(part: Any) -> Any:
     """Escape control characters, on which vl-convert aborts the process."""
     if isinstance(part, str):
@@ -322,8 +342,8 @@ def _printable(part: Any) -> Any:
 
 def _caption(chart: Chart, spec: dict[str, Any], files: Iterable[Path]) -> str:
     """Title, values of the switches, and content of a chart, and the names of its files."""
-    settings = [line for line in spec["usermeta"]["title"] if line != chart.title]
-    title = ", ".join([chart.title, *settings])
+    settings = [part["prefix"] + part["value"] for part in spec["usermeta"]["settings"]]
+    title = ", ".join([" ".join(chart.title.split()), *settings])
     names = ", ".join(file.name for file in files)
     return printable(f"{title}. {chart.caption}\n\nDrawn by {_MARK}: {names}\n", keep="\n")
 

@@ -24,6 +24,8 @@ _SPACE = 12  # points between panels
 _PADDING = 2.5  # points of the white edge of a chart that may be cut
 _MARGINS = 45  # points of axes beside panels, roughly
 _NARROWEST = 52  # points of a panel
+_NARROWEST_TITLE = 160  # points
+_LEGEND = 300  # points of a row of keys, which a phone shows large enough
 _COLUMN = 5 * 72  # a narrower chart is one of a column of a paper
 _ROUNDS = 6  # of measuring a chart
 _LARGEST = 4 * 72  # points of a panel that keeps its proportions
@@ -62,6 +64,10 @@ def wrap_text(text: str, points: float, size: float = _LETTERS) -> list[str]:
 def arrange_panels(spec: Spec) -> Spec:
     """Return a specification with its panels in rows and keys of its series below."""
     blocks = _blocks(spec)
+    if isinstance(spec.get("title"), str):  # which must not widen the chart
+        widths = [_row_width(block, block.columns) for block in blocks if _is_sized(block)]
+        points = max(_NARROWEST_TITLE, *widths) if widths else _COLUMN
+        spec = spec | {"title": {"text": wrap_text(spec["title"], points)}}
     return _compose_rows(spec, blocks, [block.columns for block in blocks])
 
 
@@ -81,11 +87,9 @@ def resize_chart(spec: Spec, points: float, measure: Callable[[Spec], tuple[floa
     """
     spec = _with_low_legends(spec) if points < _COLUMN else dict(spec)
     blocks = _blocks(spec)
-    if title := spec.pop("title", None):
-        # switches have no place on paper: the heading is that of their first values
-        texts = spec.get("usermeta", {}).get("title") or [str(title)]
-        spec["title"] = {"text": [line for text in texts for line in wrap_text(text, points - 10)]}
-    if not all(_is_number(panel.get("width")) for block in blocks for panel in block.panels):
+    if isinstance(spec.get("title"), str):
+        spec["title"] = {"text": wrap_text(spec["title"], points - 10)}
+    if not all(map(_is_sized, blocks)):
         return _compose_rows(spec, blocks, [block.columns for block in blocks], points)
     best = None
     for columns in _choices(blocks, points):
@@ -272,7 +276,7 @@ def _compose_rows(
         body = body if not keys else {"vconcat": [body]}
     if keys:
         width = max(sum(panel.get("width", 0) + _SPACE for panel in row) for row in rows)
-        body["vconcat"].append(_legend(keys, width))
+        body["vconcat"].append(_legend(keys, min(width, _LEGEND)))
         body["spacing"] = 8
     return outer | body
 
@@ -296,6 +300,8 @@ def _size_panel(panel: Spec, factor: float, low: float, is_final: bool) -> Spec:
         panel["heading"] = wrap_text(
             panel["heading"], sizes["width"] if is_final else sizes["width"] + _SPACE
         )
+    if isinstance(panel.get("title"), str) and is_final:  # which would widen the panel
+        panel["title"] = wrap_text(panel["title"], sizes["width"] + 2 * _SPACE)
     room = {"x": sizes["width"] + 0.5 * _SPACE, "y": sizes["height"] + _LETTERS}
 
     def with_short_title(axis: str, channel: Spec) -> Spec:
@@ -355,24 +361,29 @@ def _mark(kind: str, position: Spec, **properties: Any) -> Spec:
 
 def _legend(keys: Sequence[Spec], width: float) -> Spec:
     """Keys of series that look as in the panels: line, point, bar, band or patch."""
-    widths = [_KEY + 8 + text_width(key["name"], 8) for key in keys]
+    # a name that is wider than the chart has several lines
+    names = [wrap_text(key["name"], max(width, _NARROWEST_TITLE) - _KEY - 8, 8) for key in keys]
+    widths = [_KEY + 8 + max(text_width(line, 8) for line in lines) for lines in names]
     for columns in range(len(keys), 0, -1):
         across = [max(widths[n::columns]) + 8 for n in range(columns)]
         if sum(across) <= max(width, across[0]) or columns == 1:
             break
-    layers = []
-    for n, key in enumerate(keys):
-        left, middle = sum(across[: n % columns]), _LINE * (n // columns) + _LINE / 2
-        layers += _key(key, left, middle)
-        place = {"x": left + _KEY + 5, "y": middle}
-        name = {"text": key["name"], "align": "left", "baseline": "middle", "fontSize": 8}
-        layers.append(_mark("text", place, **name))
-    rows = -(-len(keys) // columns)
-    return {"layer": layers, "width": max(10, sum(across)), "height": _LINE * rows}
+    layers, top = [], 0.0
+    for start in range(0, len(keys), columns):
+        for n, (key, lines) in enumerate(zip(keys[start:], names[start : start + columns])):
+            left, middle = sum(across[:n]), top + _LINE / 2
+            layers += _key(key, left, middle)
+            for number, line in enumerate(lines):
+                # what belongs to no mark begins where marks do
+                place = {"x": left + (_KEY + 5) * ("colour" in key), "y": middle + _LINE * number}
+                name = {"text": line, "align": "left", "baseline": "middle", "fontSize": 8}
+                layers.append(_mark("text", place, **name))
+        top += _LINE * max(map(len, names[start : start + columns]))
+    return {"layer": layers, "width": max(10, sum(across)), "height": top}
 
 
 def _key(key: Spec, left: float, middle: float) -> list[Spec]:
-    right, centre, colour = left + _KEY, left + _KEY / 2, key["colour"]
+    right, centre, colour = left + _KEY, left + _KEY / 2, key.get("colour")
     marks = []
     if key.get("patch"):
         place = {"x": centre - 5, "x2": centre + 5, "y": middle - 4, "y2": middle + 4}
@@ -393,6 +404,10 @@ def _key(key: Spec, left: float, middle: float) -> list[Spec]:
     return [
         mark | {"mark": {k: v for k, v in mark["mark"].items() if v is not None}} for mark in marks
     ]
+
+
+def _is_sized(block: _Block) -> bool:
+    return all(_is_number(panel.get("width")) for panel in block.panels)
 
 
 def _is_number(size: Any) -> bool:

@@ -6,12 +6,13 @@ import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pathkernel_views.chart import AMBER, BLACK, BLUE, GREEN, GREY, ORANGE, PALETTE, PURPLE
+from pathkernel_views.chart import AMBER, BLACK, BLUE, GREEN, GREY, PALETTE, PURPLE, RUST
+from pathkernel_views.colours import shades
 
 MEANINGS = {
     "theory": BLUE,
     "N =": BLUE,
-    "GP limit": ORANGE,
+    "GP limit": RUST,
     "next order": GREEN,
     "sampled": AMBER,
     "trained": GREEN,
@@ -30,10 +31,10 @@ class Look:
     shape: str  # empty for limits, which have no points
 
 
-_SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
+# neighbours differ most; a small diamond looks like a square
+_SHAPES = ("circle", "square", "triangle-up", "cross", "triangle-down", "diamond")
 _DASHES = ((1, 0), (6, 2), (2, 2))
 _LIMIT_DASHES = ((5, 3), (2, 2), (8, 2, 2, 2))
-_CONTRAST = 3.0  # with white, the least that accessible graphics have
 
 
 def looks(names: Iterable[str]) -> dict[str, Look]:
@@ -53,41 +54,9 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
     for n, (name, colour) in enumerate(colours.items()):
         relatives = [name for name in names if colours[name] == colour]
         place = relatives.index(name)
-        shade = _shades(colour, len(relatives))[place]
+        shade = shades(colour, len(relatives))[place]
         if "GP limit" in name:
             series[name] = Look(shade, _LIMIT_DASHES[place % 3], "")
         else:
             series[name] = Look(shade, _DASHES[n // len(_SHAPES) % 3], _SHAPES[n % len(_SHAPES)])
     return series
-
-
-def contrast(colour: str) -> float:
-    """Return the contrast of a colour with white, from 1 to 21, as of accessible web pages."""
-    parts = (part / 255 for part in _parts(colour))
-    linear = [p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
-    luminance = sum(weight * p for weight, p in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
-    return 1.05 / (luminance + 0.05)
-
-
-def _shades(colour: str, count: int) -> list[str]:
-    """Return shades of a colour, the first dark and the last as light as its contrast allows."""
-    if count == 1:
-        return [colour]
-    tints = (_mix_colours(colour, 255, white / 20) for white in range(10, 0, -1))
-    light = next((tint for tint in tints if contrast(tint) >= _CONTRAST), colour)
-    dark, parts = _parts(_mix_colours(colour, 0, 0.55)), _parts(light)
-    steps = (n / (count - 1) for n in range(count))
-    return [_hexadecimal(d + (p - d) * s for d, p in zip(dark, parts, strict=True)) for s in steps]
-
-
-def _mix_colours(colour: str, other: int, share: float) -> str:
-    """Mix a colour with black, 0, or white, 255."""
-    return _hexadecimal(part + (other - part) * share for part in _parts(colour))
-
-
-def _parts(colour: str) -> list[int]:
-    return [int(colour[start : start + 2], 16) for start in (1, 3, 5)]
-
-
-def _hexadecimal(parts: Iterable[float]) -> str:
-    return "#" + "".join(f"{round(part):02x}" for part in parts)

@@ -127,20 +127,19 @@ def network(
         y=alt.Y(field="y", **down),
         text=alt.Text(field="name", type="nominal"),
     )
-    texts = (
-        alt.Chart()
-        .transform_calculate(
-            text_=f"{field(path)} + ':  ' + format({field(strength)}, '.3~g')",
-            y_=f"{top + 0.8} + (datum.rank - 1) * {(most - 1.4 - top) / _STRONGEST}",
-            x_=f"{end}",
-        )
-        .mark_text(align="right", fontSize=8)
-        .encode(
-            x=alt.X(field="x_", **across),
-            y=alt.Y(field="y_", **down),
-            text=alt.Text(field="text_", type="nominal"),
-            color=colour,
-        )
+    named = alt.Chart().transform_calculate(
+        text_=f"{field(path)} + ':  ' + format({field(strength)}, '.3~g')",
+        y_=f"{top + 0.8} + (datum.rank - 1) * {(most - 1.4 - top) / _STRONGEST}",
+        x_=f"{end}",
+    )
+    x, y = alt.X(field="x_", **across), alt.Y(field="y_", **down)
+    texts = named.mark_text(align="right", fontSize=8, dx=-10).encode(
+        x=x, y=y, text=alt.Text(field="text_", type="nominal")
+    )
+    # letters in the colours of the lines would be too pale
+    key = named.mark_point(shape="square", size=30, xOffset=-4, opacity=1, aria=False)
+    key = key.encode(
+        x=x, y=y, fill=alt.Fill(field="rank", type="ordinal", legend=None, scale=ranks)
     )
     height = max(_ROW * (most - 0.4 - top), 13 * (_STRONGEST + 2))
-    return picture.chart([paths, box, name, heading, texts], width, height, exact=True)
+    return picture.chart([paths, box, name, heading, texts, key], width, height, exact=True)

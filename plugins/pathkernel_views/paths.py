@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from pathkernel_datasets.variables.labelling import output_names
 from pathkernel_views.chart import NothingToPlot
 
 ROWS = 64
@@ -37,7 +38,8 @@ def row_names(dataset: xr.Dataset | xr.DataArray) -> list[str]:
     """Return the names of the rows of U: paths, with the output if there are several."""
     names = [str(path) for path in dataset["path"].values]
     if "output" in dataset.dims:
-        names = [f"{path} output {c}" for path in names for c in dataset["output"].values]
+        outputs = output_names(dataset["output"].values)
+        names = [f"{path} output {output}" for path in names for output in outputs]
     return names
 
 

@@ -180,14 +180,14 @@ class Picture:
             chart = chart.resolve_scale(**resolve)
         else:
             chart.data = self.data
-        settings, first_settings, parameters = [], [], []
+        settings, parts, parameters = [], [], []
         for name, prefix in self.switches.items():
             values = distinct(self.frame, name)
-            first_settings.append(prefix + values[0])
+            parts.append({"prefix": prefix, "value": values[0]})
             if len(values) == 1:
                 settings.append(json.dumps(prefix + values[0]))
                 continue
-            chosen = f"chosen_{name}"
+            chosen = parts[-1]["parameter"] = f"chosen_{name}"
             select = alt.binding_select(options=values, name=f"{self.title(name)} ")
             parameters.append(alt.VariableParameter(name=chosen, value=values[0], bind=select))
             chart = chart.transform_filter(f"{field(name)} == {chosen}")
@@ -195,7 +195,7 @@ class Picture:
         if settings:
             chart.params = parameters or alt.Undefined
             chart.title = alt.TitleParams(text=alt.ExprRef(" + ', ' + ".join(settings)))
-        chart.usermeta = {"setting": ", ".join(first_settings), "keys": self.keys}
+        chart.usermeta = {"settings": parts, "keys": self.keys}
         return chart
 
 

@@ -38,12 +38,16 @@ from pathkernel_views.picture import FULL, HALF, Picture, distinct, drop_missing
 
 _LABELLED = 27  # largest heat map with names at its rows
 _WITH_VALUES = 8  # largest heat map with values in its cells
+# where numbers in cells change their colour, above and below zero, in parts of the scale's end
+_NUMBERS_FROM = {"white": (0.735, 0.788), "black": (0.565, 0.635)}
 _NAMED_POINTS = 24
 _FEW_POINTS = 200  # above this, markers are smaller
 _ASIDE = 0.018  # largest shift of points side by side, as a fraction of the panel
+_MARKER = 22  # square points, large enough to tell shapes apart
 _SERIES = 8  # up to this, lines of one panel can be told apart
-_PALE = "#C4C4C4"  # of lines behind others
+_PALE = "#949494"  # of lines behind others, as light as a mark may be on white
 _DOMINANT = 8.0  # of the largest value to the ninth decile, above which the axis is bent
+_COUNTS = ("", "one", "two", "three", "four", "five")
 _FEW_TICKS = 12  # up to this, every value along an axis has a tick
 
 
@@ -160,7 +164,7 @@ def lines(
         inside = fill.copy()
         if hollow:  # white, not transparent, which would show the line through the marker
             inside.condition = {"test": f"{field(hollow)} > 0", "value": "white"}
-        point = curves.mark_point(opacity=1, size=14, strokeWidth=1.2)
+        point = curves.mark_point(opacity=1, size=_MARKER, strokeWidth=1.2)
         marked = [name for name, look in picture.looks.items() if look.shape or is_text]
         point = point.transform_filter(
             f"indexof({json.dumps(marked)}, {field(picture.series)}) >= 0"
@@ -171,24 +175,44 @@ def lines(
         key: dict[str, Any] = {"dash": list(look.dash)}
         if is_limit[name] or not is_text:
             key["width"] = width
-        ranges = bool(ends) and frame.loc[frame[picture.series] == name, ends].notna().any(
-            axis=None
-        )
+        # a range without extent, as of a single seed, is not drawn
+        low_high = frame.loc[frame[picture.series] == name, ends]
+        ranges = bool(ends) and bool((low_high.nunique(axis=1) > 1).any())
         if ranges and (is_limit[name] or name in banded):
             key["band"] = 0.13 if is_limit[name] else 0.2
         elif ranges:
             key["bar"] = 0.8
         if markers and name in marked and not is_limit[name]:
-            key |= {"shape": look.shape or "circle", "size": 14}
+            key |= {"shape": look.shape or "circle", "size": _MARKER}
         picture.add_key(name, **key)
+    picture.keys += [{"name": text} for text in _agreements(frame, picture, place, y)]
     if is_crowded:
         name = f"the other {picture.title(series)}s"
         picture.keys.append({"name": name, "colour": _PALE, "dash": [1, 0], "width": 0.7})
     if hollow and markers and frame[hollow].any():
-        key = {"shape": "circle", "size": 14, "colour": INK, "fill": "white"}
+        key = {"shape": "circle", "size": _MARKER, "colour": INK, "fill": "white"}
         picture.keys.append({"name": picture.title(hollow)} | key)
     resolve = {} if same_y else {"y": "independent"}
     return picture.chart(layers, HALF * 0.95, 140, **resolve)
+
+
+def _agreements(frame: pd.DataFrame, picture: Picture, x: str, y: str) -> list[str]:
+    """Sentences on series that have the same values everywhere, of which only the last is seen."""
+    places = [*filter(None, [picture.panel]), *picture.switches, x]
+    rows = frame.sort_values(places)
+    shapes: dict[tuple[Any, ...], list[str]] = {}
+    for name in picture.names:
+        own = rows[rows[picture.series] == name]
+        where = [tuple(map(str, row)) for row in own[places].itertuples(index=False)]
+        shapes.setdefault((*where, *own[y].round(12)), []).append(name)
+    what, sentences = picture.title(picture.series), []
+    for same in shapes.values():
+        if len(same) > 1:
+            count = _COUNTS[len(same)] if len(same) < len(_COUNTS) else str(len(same))
+            numbers = [str(picture.names.index(name) + 1) for name in same]
+            listed = f"{', '.join(numbers[:-1])} and {numbers[-1]}"
+            sentences.append(f"{count} {what}s agree: {listed} of these")
+    return sentences
 
 
 @skip_validation()
@@ -280,7 +304,7 @@ def points(
         whisker = base.mark_rule(strokeWidth=0.6).encode(stroke=stroke)
         layers.append(whisker.encode(**picture.range(**titles[0], scale=up)))
     size = 20 if len(frame) <= _FEW_POINTS else 6
-    point = base.mark_point(opacity=0.8, size=size)
+    point = base.mark_point(opacity=0.9, size=size)
     for series, look in picture.looks.items():
         bar = {"bar": 0.6} if ends else {}
         picture.add_key(series, shape=look.shape, size=size, edge=0.5, **bar)
@@ -407,21 +431,36 @@ def heatmaps(
     layers = [base.mark_rect(aria=with_values, **full).encode(color=colour)]
     if with_values:
         limit = high.expr if isinstance(high, alt.ExprRef) else f"{high:.6g}"
-        is_dark = f"abs({cell}) > 0.6 * {limit}"
+        share = f"{cell} / ({limit})"
         text = base.transform_filter(f"isValid({cell})").mark_text(fontSize=7, aria=False)
         layers.append(
             text.encode(
                 text=alt.Text(field="cell_", type="quantitative", format=".2f"),
-                color=alt.condition(is_dark, alt.value("white"), alt.value(INK)),
+                color=_number_colours(share),
             )
         )
     if edges:
         starts = alt.InlineData(values=[{"column": str(edge), "row": edge} for edge in edges])
-        colour = BLACK if centred else "white"
-        line = alt.Chart(starts).mark_rule(color=colour, strokeWidth=0.7, aria=False)
-        layers.append(line.encode(x=alt.X(field="column", bandPosition=0, **horizontal)))
-        layers.append(line.encode(y=alt.Y(field="row", bandPosition=0, **vertical)))
+        # black within white, which shows on any colour
+        for colour, width in ((BLACK, 0.7),) if centred else (("white", 1.8), (BLACK, 0.6)):
+            line = alt.Chart(starts).mark_rule(color=colour, strokeWidth=width, aria=False)
+            layers.append(line.encode(x=alt.X(field="column", bandPosition=0, **horizontal)))
+            layers.append(line.encode(y=alt.Y(field="row", bandPosition=0, **vertical)))
     return picture.chart(layers, step * len(across), step * len(down), exact=True)
+
+
+def _number_colours(share: str) -> dict[str, Any]:
+    """Colours of numbers in cells, by an expression of the value in parts of the end of the scale.
+
+    Each has a contrast of 4.5 with its cell, also with one that a dark page turns over: there white
+    becomes black and "#000000" white, while "black" stays.
+    """
+    tests = {
+        colour: f"{share} > {above} || {share} < -{below}"
+        for colour, (above, below) in _NUMBERS_FROM.items()
+    }
+    conditions = [{"test": test, "value": colour} for colour, test in tests.items()]
+    return {"condition": conditions, "value": BLACK}
 
 
 def heat_domain(values: pd.Series) -> tuple[float, float]:

@@ -78,7 +78,8 @@
       details.addEventListener("toggle", () => scroll.replaceChildren(...[...this.texts].map(tableOf)), { once: true });
       const save = make("button", { type: "button", textContent: "Download CSV" });
       save.addEventListener("click", () => download(element.dataset.name, [...this.texts].join("\n")));
-      element.append(this.controls, this.plot, this.readout, details, save);
+      this.setting = make("p", { className: "setting", ariaLive: "polite" });
+      element.append(this.controls, this.setting, this.plot, this.readout, details, save);
     }
     draw() {
       this.drawn ??= this.embed().catch((error) => {
@@ -98,6 +99,14 @@
         if (name in chosen) this.turn(name, chosen[name]);
       this.clean();
       const svg = this.plot.querySelector("svg");
+      const { title, description } = this.element.dataset;
+      const about = (tag, text) => {
+        const part = document.createElementNS("http://www.w3.org/2000/svg", tag);
+        part.textContent = text;
+        return part;
+      };
+      svg.prepend(about("title", title), about("desc", description));
+      svg.setAttribute("aria-label", `${title}. ${description}`);
       svg.style.maxWidth = `${svg.viewBox.baseVal.width * LARGEST}px`;
       svg.style.setProperty("--points", `${svg.viewBox.baseVal.width}pt`);
     }
@@ -114,8 +123,11 @@
       if (!this.view || !parameter?.bind?.options.includes(value)) return;
       this.view.signal(name, value).runAsync().then(() => this.clean());
     }
-    /** Takes groups without marks away from screen readers, which would name them. */
+    /** Names the values of the switches; hides groups without marks from screen readers. */
     clean() {
+      const settings = this.spec.usermeta?.settings ?? [];
+      const value = (part) => (part.parameter ? this.view.signal(part.parameter) : part.value);
+      this.setting.textContent = settings.map((part) => part.prefix + value(part)).join(", ");
       for (const group of this.plot.querySelectorAll("g[role]:empty")) group.removeAttribute("role");
     }
   }

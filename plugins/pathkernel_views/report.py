@@ -25,6 +25,7 @@ from pathkernel_core.system.local_files import check_local
 from pathkernel_core.system.text import number, printable
 from pathkernel_datasets.variables.quantities import STATUS_CODES
 from pathkernel_views.chart import Chart, NothingToPlot, vega_lite_version
+from pathkernel_views.colours import for_dark
 from pathkernel_views.files import check_replaceable
 from pathkernel_views.table import Table, csv_text
 
@@ -129,7 +130,7 @@ class _Page:
             generator=GENERATOR,
             title=_text(title),
             subtitle=_text(subtitle),
-            style=(folder / "report.css").read_text("utf-8"),
+            style=(folder / "report.css").read_text("utf-8") + _dark_style(self._charts),
             links="".join(self._links),
             sections="\n".join(self._sections),
             data=data,
@@ -155,7 +156,7 @@ class _Page:
         return _Sentence(view)
 
     def _chart(self, chart: Chart) -> str:
-        spec = chart.specification(title=False)
+        spec = chart.specification(title=False, switches=False)
         del spec["description"]
         spec["config"]["background"] = "transparent"
         text = json.dumps(spec, allow_nan=False)  # a failure is reported in place of the chart
@@ -167,7 +168,8 @@ class _Page:
         self._titles.append(chart.title)
         return (
             f'<figure class="{kinds}" id="chart-{index}" data-chart="{index}" '
-            f'data-name="{_file(chart.name)}">'
+            f'data-name="{_file(chart.name)}" data-title="{_text(chart.title)}" '
+            f'data-description="{_text(chart.description)}">'
             f'<h3>{_text(chart.title)}</h3><p class="note">{_text(chart.caption)}</p></figure>'
         )
 
@@ -182,6 +184,22 @@ class _Page:
             f'"{_file(table.name)}" aria-label="Download CSV of {title}">Download CSV</button>'
             "</details>"
         )
+
+
+def _dark_style(charts: Iterable[Mapping[str, Any]]) -> str:
+    """Return rules that give every colour of some charts its counterpart on a dark page.
+
+    A drawing names its colours in attributes, as its specification does.
+    """
+    drawn = json.dumps([{k: v for k, v in spec.items() if k != "datasets"} for spec in charts])
+    colours = {name: for_dark(name) for name in re.findall('(?<=")#[0-9a-fA-F]{6}(?=")', drawn)}
+    colours["white"] = "var(--card)"
+    rules = (
+        f'[data-theme="dark"] .plot [{part}="{name}"] {{ {part}: {colour}; }}'
+        for name, colour in colours.items()
+        for part in ("fill", "stroke")
+    )
+    return "@media screen {\n" + "\n".join(rules) + "\n}\n"
 
 
 def _overview(dataset: xr.Dataset) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +13,7 @@ import xarray as xr
 
 from pathkernel_core.system.text import number
 from pathkernel_datasets.selection.selection import Selection, Selections, index_of, spread_indices
-from pathkernel_datasets.variables.measures import Measure, choices_of, measures_of
+from pathkernel_datasets.variables.measures import Measure, measures_of
 from pathkernel_views.chart import NothingToPlot
 from pathkernel_views.network import network
 from pathkernel_views.paths import (
@@ -80,23 +79,11 @@ class StudyCharts:
         """List of the swept option, empty if there is none."""
         return [self.study.option] if self.study.option else []
 
-    def temperatures(self, value: Any) -> dict[str, float | str | None]:
-        """Return the initial temperature, or choice, and all others, by their labels.
-
-        ``value`` is that of the swept option, None without one.
-        """
-        single, first = self.study.singles[value], self.study.at(value, self.temperature)
-        label = f"T = {first.temperature_gp:g}"
-        if first.chosen:
-            label = f"T of {choices_of(single)[first.chosen].description}{_values(single, first)}"
-        return {label: self.temperature} | ({} if self.still else _grid(single))
-
-    def network(self, single: xr.Dataset, selection: Selection, width: float) -> str:
-        """Name a network; with its T where those of other widths may differ, and no switch does."""
-        name = f"N = {number(width)}"
-        if selection.chosen and self.still:
-            name += f", T = {selection.temperatures[index_of(single, 'width', width)]:g}"
-        return name
+    @property
+    def temperatures(self) -> dict[str, float]:
+        """The temperature of all widths, and after it all others, by their labels."""
+        common = self.study.common_temperature(self.temperature)
+        return {f"T = {common:g}": common} | ({} if self.still else _grid(self.dataset))
 
     def seeds(self, single: xr.Dataset) -> list[int]:
         """Return the indices of the computed seeds, the requested one first."""
@@ -124,7 +111,7 @@ class StudyCharts:
 
         def frames(value: Any) -> pd.DataFrame:
             single = self.study.singles[value]
-            temperatures = list(self.temperatures(value).items())[:room]
+            temperatures = list(self.temperatures.items())[:room]
             seeds = self.seeds(single)[: max(1, room // len(temperatures))]
             return pd.concat(
                 build(single, self.study.at(value, temperature), seeds).assign(shown=label)
@@ -135,8 +122,7 @@ class StudyCharts:
 
     def against(self, measure: Measure, x: str) -> alt.TopLevelMixin:
         """Draw a measure against the width, the temperature or a swept option."""
-        value, first = next(iter(self.study.singles.items()))
-        temperatures = _grid(first) if x == "temperature" else self.temperatures(value)
+        temperatures = _grid(self.dataset) if x == "temperature" else self.temperatures
         frames = [
             curves_frame(self.study, measure, temperature).assign(shown=label)
             for label, temperature in temperatures.items()
@@ -164,6 +150,34 @@ class StudyCharts:
             hollow="unconverged",
         )
 
+    def at_every_temperature(self, measure: Measure) -> alt.TopLevelMixin:
+        """Draw a measure against the width, in a panel for each test set and temperature."""
+        frames = [
+            curves_frame(self.study, measure, temperature).assign(shown=label)
+            for label, temperature in _grid(self.dataset).items()
+        ]
+        frame, sets = pd.concat(frames, ignore_index=True), self.dataset["test_set"].values
+        frame["panel"] = frame["shown"]
+        if len(sets) > 1:
+            order = {name: n for n, name in enumerate(sets)}
+            frame = frame.sort_values("test_set", key=lambda names: names.map(order), kind="stable")
+            frame["panel"] = frame["test_set"] + ", " + frame["shown"]
+        y, low, high = (f"{measure.name}_{key}" for key in ("median", "lowest", "highest"))
+        return lines(
+            frame[[*self.option, "curve", "width", "panel", y, low, high, "unconverged"]],
+            "width",
+            y,
+            low=low,
+            high=high,
+            series="curve",
+            panel="panel",
+            switches=self.option,
+            titles=_TITLES | {"width": axis_title("width"), y: measure.axis},
+            log=True,
+            hollow="unconverged",
+            columns=3 if len(sets) == 1 else min(len(frames), 5),
+        )
+
     def order_parameters(self) -> alt.TopLevelMixin:
         """Draw U as heat maps at a few widths and in the limit."""
         outputs = self.dataset.sizes.get("output", 1)
@@ -178,10 +192,7 @@ class StudyCharts:
             matrices = matrices.isel(path=paths, path_dual=paths).load()
             names, limit = row_names(matrices), np.repeat(limit_diagonal(single)[paths], outputs)
             for of_seed in matrices:
-                panels = {
-                    self.network(single, selection, matrix["width"].item()): matrix
-                    for matrix in of_seed
-                }
+                panels = {f"N = {number(matrix['width'].item())}": matrix for matrix in of_seed}
                 frames += [
                     matrix_frame(matrix, names).assign(seed=of_seed["seed"].item(), panel=panel)
                     for panel, matrix in (panels | {"GP limit": np.diag(limit)}).items()
@@ -228,8 +239,7 @@ class StudyCharts:
             frame = head_score_frame(single, selection)
             # those of the limit, where heads do not learn, are all the same
             frame = frame[frame["width"].isin(single["width"].values[_few_widths(single)])]
-            names = [self.network(single, selection, width) for width in frame["width"]]
-            frame = frame.assign(network=names)
+            frame = frame.assign(network="N = " + frame["width"].map(number))
             return frame.assign(layer="layer " + frame["layer"].astype(str))
 
         return bars(
@@ -253,8 +263,7 @@ class StudyCharts:
             finite = selection.point("alignment").isel(first).isel(width=_few_widths(single))
             limit = selection.reference("alignment_gp").isel(first)
             frame = frame_of(finite.rename("overlap"))
-            names = [self.network(single, selection, width) for width in frame["width"]]
-            frame["network"] = names
+            frame["network"] = "N = " + frame["width"].map(number)
             frames = [frame, frame_of(limit.rename("overlap")).assign(network="GP limit")]
             return pd.concat(frames)[["seed", "network", "component", "overlap"]]
 
@@ -276,7 +285,7 @@ class StudyCharts:
             of_paths = single["same_path_kernel"].isel(seed=seed, path=paths).transpose("path", ...)
             kernels = {f"path {kernel['path'].item()}": kernel for kernel in of_paths}
             if "total_kernel" in single:
-                selection = self.study.at(value, self.temperature)
+                selection = self.study.at(value, next(iter(self.temperatures.values())))
                 finite = selection.point("total_kernel").isel(
                     seed=seed, width=_few_widths(single)[0]
                 )
@@ -294,9 +303,9 @@ class StudyCharts:
                 rows, columns = np.indices(kernel.shape).reshape(2, -1) + 1
                 frame = pd.DataFrame({"example": rows, "example_dual": columns})
                 frame["kernel"] = kernel.values.ravel() / unit
-                frames.append(
-                    frame.assign(panel=f"{name}, unit {unit:.3g}", seed=kernel["seed"].item())
-                )
+                # units differ between values of an option, which share their panels
+                heading = name if self.option else f"{name}, unit {unit:.3g}"
+                frames.append(frame.assign(panel=heading, seed=kernel["seed"].item()))
             if not frames:
                 raise NothingToPlot("no kernel is computed yet")
             return pd.concat(frames, ignore_index=True)
@@ -337,25 +346,9 @@ class StudyCharts:
         return chart_grid(scores, lines(frame, "width", "temperature", log_y=True, **settings))
 
 
-def _grid(single: xr.Dataset) -> dict[str, float | str | None]:
+def _grid(dataset: xr.Dataset) -> dict[str, float]:
     """Return all temperatures of a study, by their labels."""
-    return {f"T = {value:g}": float(value) for value in single["temperature"].values}
-
-
-def _values(single: xr.Dataset, selection: Selection) -> str:
-    """List the temperatures that were chosen, with their widths if they differ."""
-    pairs = sorted(zip(single["width"].values.tolist(), selection.temperatures, strict=True))
-    groups = [
-        (temperature, [width for width, _ in group])
-        for temperature, group in itertools.groupby(pairs, lambda pair: pair[1])
-    ]
-    if len(groups) == 1 and groups[0][0] == selection.temperature_gp:
-        return f": T = {selection.temperature_gp:g}"
-    texts = [
-        f"{temperature:g} at N = {' to '.join(map(number, dict.fromkeys((widths[0], widths[-1]))))}"
-        for temperature, widths in groups
-    ]
-    return f": T = {', '.join(texts)}, {selection.temperature_gp:g} in the GP limit"
+    return {f"T = {value:g}": float(value) for value in dataset["temperature"].values}
 
 
 def _few_widths(dataset: xr.Dataset, count: int = 5) -> list[int]:

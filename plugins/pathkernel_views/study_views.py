@@ -34,8 +34,8 @@ def study_views(
         part of one, such as ``dataset.sel(width=[10])``; several values of an option become a
         switch of the charts.
     temperature : float or str, optional
-        Temperature of the study, or how it is chosen for each width and for the limits, as for
-        :class:`pathkernel_datasets.selection.selection.Selection`.
+        Temperature of the study, or how it is chosen: in tables for each width and for the limits,
+        see :class:`pathkernel_datasets.selection.selection.Selection`; in charts for all together.
     seed : int, optional
         Initial seed of charts of a single seed; by default the first computed one.
 
@@ -104,6 +104,7 @@ def study_charts(
         ranges = "Ranges of an accuracy are one binomial standard error of the test set."
     if dataset["status"].isin(list(UNCONVERGED.values())).any():
         ranges += " Hollow points did not converge."
+    at = f" At {study.describe_common(temperature)}."
     names = [option] if option else []
     names += ["width", *["temperature"] * (sizes["temperature"] > 1)]
     axes = {name: axis_title(name) for name in names}
@@ -113,8 +114,18 @@ def study_charts(
             measure.name if x == "width" else f"{measure.name}_against_{x}",
             f"{heading} against {describe_option(x)}",
             f"{heading} on test examples against {axis}. Dashed lines are Gaussian process (GP) "
-            f"limits. {ranges}{_side_by_side(study, x)}",
+            f"limits. {ranges}{_side_by_side(study, x)}{at * (x != 'temperature')}",
             chart_of("against", measure, x),
+        )
+    if sizes["temperature"] > 1:
+        measure = measures_of(dataset)[0]
+        heading = measure.axis.partition(" (")[0].capitalize()
+        yield Chart(
+            f"{measure.name}_at_every_temperature",
+            f"{heading} against width, every temperature",
+            f"{heading} on test examples against {axis_title('width')}, one panel for each "
+            f"temperature T. Dashed lines are Gaussian process (GP) limits. {ranges}",
+            chart_of("at_every_temperature", measure),
         )
     rows = min(sizes["path"], max(1, ROWS // sizes.get("output", 1)))
     charts = {
@@ -123,36 +134,38 @@ def study_charts(
             "The weight U(π, π′) of the kernel of the paths π and π′ in a network of finite width; "
             "a path is named by its head in each layer, such as 1-2. In the Gaussian process (GP) "
             "limit U is diagonal. All panels have one scale, with all values unless its ends have "
-            f"a sign ≤ or ≥.{of_paths(rows, sizes['path'])}",
+            f"a sign ≤ or ≥.{of_paths(rows, sizes['path'])}{at}",
         ),
         "strongest_paths": (
             "The network and its strongest paths",
             "Attention paths through the heads of the layers, from the input at the left to the "
             "output at the right. A line is as thick as the weight U(π, π) of its path, printed "
             "at the right in units of its weight in the Gaussian process (GP) limit; of more than "
-            "eight paths the strongest are drawn.",
+            f"eight paths the strongest are drawn.{at}",
         ),
     }
     if "alignment" in dataset and "output" not in dataset.dims:
         charts["alignment"] = (
             "Alignment of the kernel with the task",
             "Overlap of the kernel's principal components, largest eigenvalue first, with the "
-            "labels. The more the labels lie in the first components, the better they are learned.",
+            "labels. The more the labels lie in the first components, the better they are learned."
+            f"{at}",
         )
     if "head_score" in dataset:
         charts["head_scores"] = (
             "Scores of heads",
             "Weight of U on the paths through a head, or past the heads by a skip connection, "
             "where that of the strongest head is 1. Bars are medians over the seeds, whiskers "
-            "their range.",
+            f"their range.{at}",
         )
     if "same_path_kernel" in dataset and "train_label" in dataset:
         charts["kernels"] = (
             "Kernels",
             f"Kernels of {min(sizes['path'], KERNELS)} of {sizes['path']} paths with themselves, "
             f"and of all paths in one, on {sizes['train_example']} training examples, sorted by "
-            "label; lines divide the classes. Headings name the unit of a panel, the 99th "
-            "percentile of its kernel; larger values have the last colour.",
+            "label; lines divide the classes. The unit of a panel is the 99th percentile of its "
+            f"kernel{', which headings name' * (option is None)}; larger values have the last "
+            "colour.",
         )
     if sizes["temperature"] > 1:
         charts["temperature_choice"] = (

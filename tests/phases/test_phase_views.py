@@ -96,13 +96,16 @@ def test_panels_have_the_points_of_the_map(layers, phases, temperature):
     assert list(panels) == [
         "accuracy (fraction correct)",
         "tr U / limit",
-        "softest eigenvalue",
+        "log₁₀ of the eigenvalue",
         "minima at grid points",
     ]
     cells, rows = panels["tr U / limit"][0]
     assert cells["encoding"]["x"]["title"] == "prior variance σ²"
     assert cells["encoding"]["y"]["title"] == "width N"
-    assert len(rows) == CELLS**2
+    assert len(rows) > CELLS**2  # with smaller cells along the crossing
+    spans = [np.log(rows[f"{name}_high"] / rows[f"{name}_low"]) for name in ("variance", "width")]
+    whole = np.log(0.4 / 0.02) * np.log(20 / 16)
+    assert whole < (spans[0] * spans[1]).sum() < 2 * whole  # they overlap a little
     at_temperature = phases["trace_ratio"].sel(temperature=temperature).squeeze()
     for corner in ({"variance": 0.02, "width": 16}, {"variance": 0.4, "width": 20}):
         inside = (rows["variance_low"] <= corner["variance"] * 1.001) & (
@@ -155,6 +158,28 @@ def test_regions_are_named_clear_of_the_curves(layers, phases, curves):
     assert names["text"].tolist()[1].startswith("in use: ")
     assert places[0][0] < crossings.min()
     assert places[1][0] > crossings.max()
+    axes = [at_map[name].values for name in ("variance", "width")]
+    half = np.array([0.3, 0.1])  # a name as wide as two thirds of the panel crosses no axis
+    wide = label_places(at_map.transpose("variance", "width"), of_map, ["variance", "width"], half)
+    for place in wide.values():
+        shares = [np.log(p / axis[0]) / np.log(axis[-1] / axis[0]) for p, axis in zip(place, axes)]
+        assert (np.array(shares) > half - 1e-9).all()
+        assert (np.array(shares) < 1 - half + 1e-9).all()
+
+
+def test_cells_along_a_crossing_are_small_and_powers_of_ten_are_written_out(layers, views):
+    (cells, rows), *_ = layers[0.01]["tr U / limit"]
+    extent = np.log(rows["variance_high"] / rows["variance_low"])
+    crossed = next(rows for _, rows in layers[0.01]["tr U / limit"] if "order" in rows)
+    at_crossing = crossed.loc[crossed["line"] == "crossing", "vertex_variance"]
+    inside = [((rows["variance_low"] <= v) & (v <= rows["variance_high"])) for v in at_crossing]
+    smallest = min(extent[mask].min() for mask in inside)
+    assert smallest < 0.6 * extent.max()  # a fifth of a cell, and their overlap
+    legend = cells["encoding"]["color"]["legend"]
+    assert '"1": "10"' in legend["labelExpr"]
+    assert "²" in legend["labelExpr"] or "³" in legend["labelExpr"]
+    charts = [view for view in views if isinstance(view, Chart)]
+    assert all("prior variance" in chart.caption and "Seed 3." in chart.caption for chart in charts)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import csv
 import html
 import io
 import re
+from xml.etree import ElementTree
 
 import numpy as np
 import pandas as pd
@@ -12,7 +13,8 @@ from PIL import Image
 
 from pathkernel_views.chart import GREY, Chart, NothingToPlot, save_charts, svg_of
 from pathkernel_views.chart_panels import TALLEST, with_width
-from pathkernel_views.looks import contrast, looks
+from pathkernel_views.colours import contrast
+from pathkernel_views.looks import looks
 from pathkernel_views.network import network
 from pathkernel_views.primitives import bars, chart_grid, heatmaps, lines, points
 
@@ -204,6 +206,9 @@ def test_files(frame, tmp_path):
         assert image.width == 300
         assert image.info["dpi"][0] == pytest.approx(100, abs=0.1)
     assert b"<text" in files[1].read_bytes()
+    drawing = ElementTree.parse(files[1]).getroot()
+    about = [drawing.find(f"{{http://www.w3.org/2000/svg}}{tag}").text for tag in ("title", "desc")]
+    assert about == ['Title "] + <b>\\', "Caption."]
     assert files[2].read_bytes().startswith(b"%PDF")
     assert save_charts([drawn], tmp_path, formats=formats) == files  # they replace themselves
     files[0].write_bytes(b"mine")
@@ -227,12 +232,16 @@ def size_of(svg):
     return float(found.group(1)), float(found.group(2))
 
 
-def test_long_titles_are_broken_where_it_is_narrow(frame):
+def test_long_titles_are_broken_and_widen_no_chart(frame):
     one = frame[frame["seed"] == 0].assign(shown="T of the largest " + "very long choice " * 4)
-    drawn = chart(lambda: against_width(one, switches=["shown", "seed"]))
-    svg = svg_of(drawn.specification(width=245))
+    draw = lambda: against_width(one, switches=["shown", "seed"])  # noqa: E731
+    short = Chart("drawn", "Title", "", draw)
+    long = Chart("drawn", "Accuracy of a network " * 6, "", draw)
+    svg = svg_of(long.specification(width=245))
     assert size_of(svg)[0] == pytest.approx(245, abs=3)
-    assert "seed 0" in " ".join(re.findall(r">([^<]+)<", svg))
+    widths = [size_of(svg_of(drawn.specification(switches=False)))[0] for drawn in (short, long)]
+    assert widths[1] < 1.15 * widths[0]  # letters are as wide as they are
+    assert "very long" not in svg  # which is for the caption
 
 
 @pytest.mark.parametrize("points", [244.8, 360, 504])
@@ -299,6 +308,20 @@ def test_more_series_than_colours_have_panels_of_their_own(frame):
     told = texts(specification(lambda: against_width(rows)))
     assert sum(text.startswith("order ") for text in told) == 14
     assert "the other networks" in told
+
+
+def test_series_that_agree_are_told_and_ranges_without_extent_are_not_in_the_legend(frame):
+    one = frame[frame["seed"] == 0]
+    same = one[one["network"] == "theory"]
+    copies = [same.assign(network=f"copy {n}") for n in range(2)]
+    spec = specification(lambda: against_width(pd.concat([one, *copies])))
+    assert "three networks agree: 1, 4 and 5 of these" in texts(spec)
+    assert not any("agree" in text for text in texts(specification(lambda: against_width(one))))
+    keys = {key["name"]: key for key in spec["usermeta"]["keys"]}
+    assert keys["theory"]["band"] > 0
+    flat = one.assign(low=one["mean"], high=one["mean"])
+    for key in specification(lambda: against_width(flat))["usermeta"]["keys"]:
+        assert not {"band", "bar"} & key.keys()
 
 
 def test_colours_that_are_cut_off_are_marked():

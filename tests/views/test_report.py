@@ -167,16 +167,30 @@ def test_charts_hold_the_numbers_of_the_dataset(dataset):
     np.testing.assert_allclose(own["accuracy_median"], wanted, rtol=1e-5)
 
 
-def test_the_choice_of_temperatures_is_shown_first(dataset):
+def test_the_temperature_of_all_widths_is_shown_first(dataset):
     frame = rows(spec(dataset, "order_parameters"))
-    errors = dataset["leave_one_out_squared_error"].sum("seed").transpose("width", "temperature")
-    best = errors.argmin("temperature").values
+    errors = dataset["leave_one_out_squared_error"].sum(("seed", "width"))
+    place = int(errors.argmin("temperature"))
     first = frame[frame["shown"] == frame["shown"].iloc[0]]
-    assert "leave-one-out" in first["shown"].iloc[0]
-    for w, place in enumerate(best):
+    assert first["shown"].iloc[0] == f"T = {TEMPERATURES[place]:g}"
+    (chart,) = (chart for chart in study_charts(dataset) if chart.name == "accuracy")
+    said = f"At T = {TEMPERATURES[place]:g}, of smallest leave-one-out squared error, all widths"
+    assert said in chart.caption
+    for w in range(len(WIDTHS)):
         wanted = dataset["order_parameter"].isel(temperature=place, width=w, seed=0)
         own = first[(first["panel"] == f"N = {WIDTHS[w]}") & (first["seed"] == "0")]
         np.testing.assert_allclose(own.iloc[:, -4:].to_numpy(), wanted, rtol=1e-5)
+
+
+def test_a_figure_of_every_temperature_has_a_panel_for_each(dataset):
+    frame = rows(spec(dataset, "accuracy_at_every_temperature"))
+    panels = [f"{name}, T = {t:g}" for name in dataset["test_set"].values for t in TEMPERATURES]
+    assert frame["panel"].drop_duplicates().tolist() == [
+        panel.replace("\u202e", r"\u202e") for panel in panels
+    ]
+    wanted = dataset["accuracy"].median("seed").sel(test_set="plain", temperature=1.0)
+    own = frame[(frame["panel"] == "plain, T = 1") & (frame["curve"] == "theory")]
+    np.testing.assert_allclose(own["accuracy_median"], wanted, rtol=1e-5)
 
 
 def test_strengths_are_those_of_the_limit_where_the_width_is_large(tmp_path):
@@ -200,7 +214,10 @@ def test_several_values_of_an_option_are_a_switch(tmp_path):
     own = against[(against["curve"] == "N = 10") & (against["test_set"] == "plain")]
     wanted = dataset["accuracy"].squeeze(("seed", "temperature", "width")).sel(test_set="plain")
     np.testing.assert_allclose(own["accuracy_median"], wanted, rtol=1e-5)
-    assert rows(spec(dataset, "kernels"))["example"].max() == 12
+    kernels = rows(spec(dataset, "kernels"))
+    assert kernels["example"].max() == 12
+    panels = kernels.groupby("examples")["panel"].unique()
+    assert panels.iloc[0].tolist() == panels.iloc[1].tolist()  # so that none is empty
 
 
 class Markup(HTMLParser):
@@ -370,9 +387,9 @@ def look(browser, dataset):
     lines = browser.evaluate("until(() => saved[0])").splitlines()
     names = [str(path) for path in paths]
     assert lines[0].lstrip("\ufeff").split(",") == ["shown", "seed", "panel", "path", *names]
-    assert len(lines) == 1 + 3 * 2 * 3 * 4
+    assert len(lines) == 1 + 2 * 2 * 3 * 4
     browser.evaluate(f"{figure}.querySelector('summary').click()")
-    assert browser.evaluate(f"until(() => {figure}.querySelectorAll('td').length)") == 72 * 8
+    assert browser.evaluate(f"until(() => {figure}.querySelectorAll('td').length)") == 48 * 8
 
     assert browser.evaluate("drawn('My chart', '.mark-symbol path[role=\"graphics-symbol\"]')") == 1
     background = "getComputedStyle(document.body).backgroundColor"

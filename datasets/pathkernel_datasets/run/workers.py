@@ -144,10 +144,10 @@ def naming_lost_workers(folder: Path) -> Iterator[None]:
         yield
     except BrokenExecutor:
         raise StudyError(
-            "a worker ended before its work was done: for lack of memory, because the task is not "
-            "in a module that it can import, or because a script begins its workers outside of "
-            f'`if __name__ == "__main__":`. What is computed is in {folder}: run the same again '
-            "to resume, with fewer workers"
+            "a worker was killed, or ended by itself, before its work was done: for lack of "
+            "memory, by a signal, because the task is not in a module that it can import, or "
+            'because a script begins its workers outside of `if __name__ == "__main__":`. What is '
+            f"computed is in {folder}: run the same again to resume, with fewer workers"
         ) from None
 
 

@@ -12,6 +12,7 @@ from pathkernel_datasets.errors import NotInStudyError
 from pathkernel_datasets.selection.temperature_choice import (
     NOT_COMPUTED,
     check_choice,
+    choose_common_temperature,
     choose_temperatures,
     default_choice,
 )
@@ -166,6 +167,33 @@ class Selections:
         if key not in self._made:
             self._made[key] = Selection(self.singles[value], temperature)
         return self._made[key]
+
+    def common_temperature(self, temperature: float | str | None) -> float:
+        """Return one temperature for all widths and values of the option, for their comparison.
+
+        It is the one given, or the one that a choice takes for all of them together: networks at
+        mixed temperatures would not show what the width does.
+
+        Raises
+        ------
+        ValueError
+            As for :class:`Selection`.
+        """
+        grid, singles = self.dataset["temperature"].values, list(self.singles.values())
+        if temperature is not None and not isinstance(temperature, str):
+            return float(grid[index_of(self.dataset, "temperature", temperature)])
+        choice = default_choice(singles[0]) if temperature is None else temperature
+        common = choose_common_temperature(singles, choice)
+        return float(grid[0]) if common is None else common
+
+    def describe_common(self, temperature: float | str | None) -> str:
+        """Return the common temperature in words, with its choice if there was one to be made."""
+        text = f"T = {self.common_temperature(temperature):g}"
+        if self.dataset.sizes["temperature"] == 1 or isinstance(temperature, int | float):
+            return text
+        single = next(iter(self.singles.values()))
+        choice = default_choice(single) if temperature is None else temperature
+        return f"{text}, of {choices_of(single)[choice].description}, all widths together"
 
     def first(self, temperature: float | str | None) -> Selection:
         """Return the selection of the first value of the option."""

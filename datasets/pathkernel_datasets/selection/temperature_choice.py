@@ -8,6 +8,8 @@ not take part, nor do temperatures that failed for more seeds than others.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import xarray as xr
 
@@ -82,6 +84,49 @@ def choose_temperatures(dataset: xr.Dataset, choice: str) -> xr.Dataset:
                 output_dtypes=[int],
             )
     return xr.Dataset(indices).transpose("width", "sub_network", "test_set", missing_dims="ignore")
+
+
+def choose_common_temperature(datasets: Iterable[xr.Dataset], choice: str) -> float | None:
+    """Return the temperature that a choice takes for all widths together, and for all datasets.
+
+    That is the one of best score, summed over the seeds and widths that have it; the Gaussian
+    process limits do not count. None if no point has the score.
+
+    Parameters
+    ----------
+    datasets : iterable of xarray.Dataset
+        Studies on the same temperatures, such as those of the values of an option.
+    choice : str
+        One of :data:`pathkernel_datasets.variables.measures.WORDS`.
+
+    Raises
+    ------
+    ValueError
+        If there is no such choice, or a study lacks its score.
+    """
+    rows: dict[str, list[np.ndarray]] = {"score": [], "ties": [], "tried": []}
+    temperatures = np.empty(0)
+    for dataset in datasets:
+        check_choice(dataset, choice)
+        temperatures, of_choice = dataset["temperature"].values, choices_of(dataset)[choice]
+        score = of_choice.sign * dataset[of_choice.score]
+        if choice == "paper":
+            score = score.isel(test_set=0)
+        columns = {
+            "score": score,
+            "ties": dataset["leave_one_out_log_density"],
+            "tried": dataset["status"] != NOT_COMPUTED,
+        }
+        for name, values in columns.items():
+            values = values.load().transpose(..., "temperature").values
+            rows[name].append(values.reshape(-1, len(temperatures)))
+    score, ties, tried = (np.concatenate(parts) for parts in rows.values())
+    # a width at which no temperature has the score, such as an evidence, says nothing of the others
+    has_score = np.isfinite(score).any(axis=1)
+    if not has_score.any():
+        return None
+    index = best(score[has_score], ties[has_score], tried[has_score])
+    return None if index < 0 else float(temperatures[index])
 
 
 def best(score: np.ndarray, ties: np.ndarray, tried: np.ndarray) -> int:

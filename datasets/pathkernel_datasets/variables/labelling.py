@@ -141,3 +141,12 @@ def padded_rows(rows: Sequence[np.ndarray]) -> np.ndarray:
     for padded, row in zip(table, rows):
         padded[: len(row)] = row
     return table
+
+
+def output_names(outputs: np.ndarray) -> list[str]:
+    """Return the names of outputs for a reader: those of classes, or else numbers from 1.
+
+    Datasets number outputs from 0, unlike heads.
+    """
+    is_index = np.array_equal(outputs, np.arange(len(outputs)))
+    return [str(output + 1 if is_index else output) for output in outputs]

@@ -34,8 +34,8 @@ _LABELS = {
     "sd": "standard deviation of the posterior",
     "r_hat": "R-hat, rank-normalised and split",
     "ess_bulk": "bulk effective sample size",
-    "token": "key token",
-    "example": "test example",
+    "token": "key token, from 1",
+    "example": "test example, from 1",
     "attention": "mean attention",
 }
 _DRAWS = ("chain", "draw")
@@ -144,7 +144,9 @@ def _attention(run: Run) -> alt.TopLevelMixin:
     if "attention" not in tree.children:
         raise NothingToPlot("the run is not complete; run the same command again")
     frame = labelled_frame(frame_of(tree["attention"]["attention"].load()), _LABELS)
+    frame[["token", "example"]] += 1  # the dataset counts from 0
     frame = frame.astype({"token": str, "example": str})
+    frame["head"] = "head " + frame["head"].astype(str)
     domain = 0.0, float(frame["attention"].max())
     return heatmaps(
         frame, "token", "example", "attention", centred=False, domain=domain, panel="head"

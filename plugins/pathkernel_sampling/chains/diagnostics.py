@@ -15,6 +15,7 @@ import numpy as np
 import xarray as xr
 from arviz_stats.base import array_stats
 
+from pathkernel_datasets.variables.labelling import output_names
 from pathkernel_datasets.variables.measures import MEASURES, Predictions
 from pathkernel_sampling.chains.draw_variables import settings_of
 
@@ -144,8 +145,11 @@ def distinct_entries(order_parameter: xr.DataArray) -> xr.DataArray:
     columns = [f"{dim}_dual" for dim in rows]
     outer = [dim for dim in order_parameter.dims if dim not in (*rows, *columns)]
     ordered = order_parameter.transpose(*outer, *rows, *columns)
+    labels = {dim: [str(value) for value in ordered[dim].values] for dim in rows}
+    if "output" in labels:
+        labels["output"] = output_names(ordered["output"].values)
     names = [
-        " ".join(str(ordered[dim].values[number]) for dim, number in zip(rows, index))
+        " ".join(labels[dim][number] for dim, number in zip(rows, index))
         for index in np.ndindex(*(ordered.sizes[dim] for dim in rows))
     ]
     size = len(names)

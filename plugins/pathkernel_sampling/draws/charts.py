@@ -83,9 +83,11 @@ def sample_charts(runs: Sequence[Run]) -> Iterator[Chart]:
         partial(_predictors, runs),
     )
     if series := _series(runs):
+        of_series = [run for group in series.values() for run in group]
+        has_next = any(run.entries["next_order"].notna().any() for run in of_series)
         yield Chart(
             "finite_width",
-            "Theory and next order against samples",
+            "Theory and next order against samples" if has_next else "Theory against samples",
             "Largest entries of U against the width N, those of samples with two Monte-Carlo "
             "errors; gain of the samples over the theory; and distances of U (Frobenius norm, "
             "relative) and of ln p(Y) from the samples, whose line is their Monte-Carlo error.",
@@ -339,7 +341,7 @@ def _traces(run: Run) -> alt.TopLevelMixin:
         edges = np.linspace(0.5, series.size + 0.5, _BINS + 1)
         panel = f"U [{run.entries['entry'][entry]}], bulk ESS {size:.0f}"
         for chain in range(chains):
-            labels = {"panel": panel, "chain": f"chain {chain}"}
+            labels = {"panel": panel, "chain": f"chain {chain + 1}"}
             drawn = {"draw": np.arange(0, draws, step), "U": series[chain, ::step]}
             traces.append(pd.DataFrame(labels | drawn))
             counts = np.histogram(order[chain], edges)[0] * _BINS / draws

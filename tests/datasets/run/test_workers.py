@@ -123,7 +123,7 @@ def test_a_killed_worker_is_told_and_the_same_command_goes_on(tmp_path):
     path = tmp_path / "far"
     with (
         processes(2) as executor,
-        pytest.raises(StudyError, match=r"a worker ended.*fewer workers"),
+        pytest.raises(StudyError, match=r"a worker was killed.*fewer workers"),
     ):
         compute_study(study(elsewhere="killed"), path, executor=executor)
     compute_study(study(elsewhere="killed"), path)
