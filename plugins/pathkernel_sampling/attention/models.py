@@ -23,7 +23,6 @@ from pathkernel_core.action.solution import Solution
 from pathkernel_core.arrays.backend import to_host
 from pathkernel_core.contracts.hooks import unknown_name
 from pathkernel_core.contracts.sampler import Model
-from pathkernel_core.energy.form import Form
 from pathkernel_core.learned.posterior import AttentionPosterior
 from pathkernel_core.paths.network import Network
 from pathkernel_core.prediction.differentiable import traceable_form
@@ -35,6 +34,7 @@ from pathkernel_sampling.attention.corrections import (
 )
 from pathkernel_sampling.corrections.loops import Expansion, prior_loops
 from pathkernel_sampling.models.energy_derivatives import EnergyDerivatives
+from pathkernel_sampling.models.input_gradients import energy_of_inputs
 from pathkernel_sampling.models.likelihood import at_most_square, pytree
 from pathkernel_sampling.models.models import MODELS, WeightsModel, host_generator
 
@@ -43,23 +43,26 @@ class _Likelihood:
     """As :class:`pathkernel_sampling.models.likelihood.Likelihood`, differentiable in ξ, too."""
 
     def __init__(self, xi: jax.Array, labels: jax.Array, network: Network, temperature: float):
-        examples, paths, width = xi.shape
-        space = "examples" if examples <= paths * width else "features"
-        self._form: Form = traceable_form(xi, labels, space)
+        self._xi, self._labels = xi, labels
         scales = math.sqrt(network.kernel_variance) * network.path_scales
-        self._deviation = jnp.asarray(scales[:, None])
-        self._temperature, self._rows = jnp.asarray(temperature), labels.size
+        self._deviation, self._temperature = jnp.asarray(scales[:, None]), jnp.asarray(temperature)
 
     def log_likelihood(self, factor: jax.Array) -> jax.Array:
         """Normalised log density of the labels at U = F Fᵀ, for F (n·C, r)."""
-        factor, _ = at_most_square(self._deviation * factor)
-        value = self._form.energy(factor, self._temperature)
-        return -0.5 * (value + self._rows * math.log(2 * math.pi))
+        _, paths, width = self._xi.shape
+        features = self._xi / math.sqrt(paths * width)
+        value = energy_of_inputs(
+            self._deviation * factor, features, self._labels, self._temperature
+        )
+        return -0.5 * (value + self._labels.size * math.log(2 * math.pi))
 
     def moments(self, factor: jax.Array, test: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Mean and variance (Eq. 29, 30) of the predictor given U = F Fᵀ at ξ of new examples."""
+        examples, paths, width = self._xi.shape
+        space = "examples" if examples <= paths * width else "features"
+        form: Any = traceable_form(self._xi, self._labels, space)
         factor, _ = at_most_square(self._deviation * factor)
-        posterior: Any = self._form.posterior(factor, self._temperature)  # type: ignore[arg-type]
+        posterior = form.posterior(factor, self._temperature)
         return posterior.moments(test, None, factor)
 
 
