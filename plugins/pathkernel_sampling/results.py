@@ -244,6 +244,13 @@ class LearnedAttention(Draws):
         "width; marginal: nothing, at leading order in 1/N, and marginal-next-order at the next.",
         choices=("order-parameter", "collapsed", "weights", "marginal", "marginal-next-order"),
     )
+    method: str | None = option(
+        None,
+        "Sampling method. tempering: between a fitted mixture and the posterior, which weighs its "
+        "modes; nuts: single chains.  [default: tempering with order-parameter, otherwise nuts]",
+        type=str,
+        choices=("tempering", "nuts"),
+    )
     form: str = option(
         "key-vectors",
         "Form of a head. key-vectors: one vector; queries-keys: products of a rank; products: a "
@@ -256,19 +263,38 @@ class LearnedAttention(Draws):
         10, "Draws of heads from the prior, to compare with.", minimum=2, maximum=1000
     )
 
+    @property
+    def is_tempered(self) -> bool:
+        """Whether draws are made by tempering.
+
+        Raises
+        ------
+        ValueError
+            If tempering is asked for with another sampler than order-parameter.
+        """
+        exact = self.sampler == LearnedAttention.sampler
+        if self.method == "tempering" and not exact:
+            raise ValueError(
+                f"method tempering draws order parameters besides attention, but sampler is "
+                f"{self.sampler}: take method nuts, or sampler order-parameter"
+            )
+        return exact and self.method != "nuts"
+
     def run_name(self, point: Point) -> str:
         """Name of the run at a point."""
-        return f"{self.name}/{self.form}-by-{self.sampler}/{point}"
+        by_nuts = self.sampler == LearnedAttention.sampler and not self.is_tempered
+        return f"{self.name}/{self.form}-by-{self.sampler}{'-nuts' * by_nuts}/{point}"
 
     def run_settings(self) -> dict[str, Any]:
         """Settings of a run that decide on its draws."""
         names = ("sampler", "form", "rank", "variance", "random_heads")
-        return {name: getattr(self, name) for name in names}
+        settings = {name: getattr(self, name) for name in names}
+        return settings | {"method": "tempering" if self.is_tempered else "nuts"}
 
     def chains_of(self, study: StoredStudy, point: Point) -> tuple[Any, ...]:
         """Return the function that builds the chains of a point, and its arguments."""
-        attend = needs_sampling("pathkernel_sampling.attention.attend")
-        return attend.attention_chains, study, point, self
+        build = needs_sampling("pathkernel_sampling.attention.tempered").chains_of
+        return build, study, point, self
 
     def finish(self, run: Any, chains: Any) -> None:
         """Write a SampleRun with mean attention, and what random heads are worth."""
@@ -279,7 +305,12 @@ class LearnedAttention(Draws):
             "attention": attend.mean_attention(chains, positions),
             "random_heads": attend.random_heads(chains, self.random_heads),
         }
-        run.finish(evidence.UNKNOWN, groups)  # heads that may be exchanged make several modes
+        estimate = evidence.UNKNOWN  # heads that may be exchanged make several modes
+        if self.is_tempered:
+            values = needs_sampling("pathkernel_sampling.attention.stage_values")
+            groups["tempering"] = values.tempering(run, chains)
+            estimate = values.log_evidence(groups["tempering"])
+        run.finish(estimate, groups)
 
     def views(self, study: StoredStudy) -> Iterator[Table | Chart | str]:
         """Yield what learned heads are worth beside given and random ones, and what they see."""

@@ -116,9 +116,14 @@ def order_of_paths(posterior: AttentionPosterior, orders: list[np.ndarray]) -> n
 
 
 def attention_chains(
-    study: StoredStudy, point: Point, settings: LearnedAttention
+    study: StoredStudy,
+    point: Point,
+    settings: LearnedAttention,
+    kind: type[AttentionChains] = AttentionChains,
 ) -> AttentionChains:
     """Build the chains of a point of a study from its data, which are drawn again.
+
+    ``kind`` is the class of the chains.
 
     Raises
     ------
@@ -154,7 +159,7 @@ def attention_chains(
         realisation.readout,
     )
     model = attention_model(settings.sampler, posterior)
-    return AttentionChains(model, rebuilt, settings.thin, attention=posterior)
+    return kind(model, rebuilt, settings.thin, attention=posterior)
 
 
 def _form(settings: LearnedAttention, heads: int, width: int) -> Layer:

@@ -87,11 +87,11 @@ class JointModel:
     @property
     def dimension(self) -> int:
         """Number of parameters."""
-        return self._without_data.dimension + self.posterior.dimension
+        return self.beside.dimension + self.posterior.dimension
 
     @property
-    def _without_data(self) -> Model:
-        """Model of the weights, for what their prior alone decides."""
+    def beside(self) -> Model:
+        """Model of the weights or order parameters, without data: what their prior decides."""
         network = self.posterior.network
         if self.name == WeightsModel.name:
             no_examples = jnp.empty((0, network.n_paths, self.inputs.shape[2]))
@@ -101,12 +101,12 @@ class JointModel:
     def initial(self, key: jax.Array) -> jax.Array:
         """Draw (dimension,) from the prior, on the host."""
         attention = self.posterior.initial(host_generator(jax.random.fold_in(key, 1)))
-        return jnp.concatenate([self._without_data.initial(key), attention])
+        return jnp.concatenate([self.beside.initial(key), attention])
 
     def log_prior(self, x: jax.Array) -> jax.Array:
         """Normalised log density of the prior at x (dimension,)."""
         weights, attention = self._split(x)
-        return self._without_data.log_prior(weights) + _log_normal(attention)
+        return self.beside.log_prior(weights) + _log_normal(attention)
 
     def log_density(self, x: jax.Array) -> jax.Array:
         """Log of prior times likelihood at x (dimension,)."""
@@ -129,7 +129,7 @@ class JointModel:
         return self._split(x)[1]
 
     def _split(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        size = self._without_data.dimension
+        size = self.beside.dimension
         return x[:size], x[size:]
 
     def _condition_on(self, attention: jax.Array) -> Model:
