@@ -259,6 +259,12 @@ class LearnedAttention(Draws):
     )
     rank: int = option(1, "Rank of the products of queries and keys.", minimum=1)
     variance: float = option(1.0, "Prior variance of the entries of a head.", above=0.0)
+    starts: int = option(
+        8,
+        "Starts of ascents to maxima, to tell modes that the draws missed; 0 for none.",
+        minimum=0,
+        maximum=1000,
+    )
     random_heads: int = option(
         10, "Draws of heads from the prior, to compare with.", minimum=2, maximum=1000
     )
@@ -287,7 +293,7 @@ class LearnedAttention(Draws):
 
     def run_settings(self) -> dict[str, Any]:
         """Settings of a run that decide on its draws."""
-        names = ("sampler", "form", "rank", "variance", "random_heads")
+        names = ("sampler", "form", "rank", "variance", "random_heads", "starts")
         settings = {name: getattr(self, name) for name in names}
         return settings | {"method": "tempering" if self.is_tempered else "nuts"}
 
@@ -297,7 +303,7 @@ class LearnedAttention(Draws):
         return build, study, point, self
 
     def finish(self, run: Any, chains: Any) -> None:
-        """Write a SampleRun with mean attention, and what random heads are worth."""
+        """Write a SampleRun with mean attention, its modes, and what random heads are worth."""
         attend = needs_sampling("pathkernel_sampling.attention.attend")
         evidence = needs_sampling("pathkernel_sampling.chains.evidence")
         positions = run.read("unconstrained_posterior/position")
@@ -310,6 +316,8 @@ class LearnedAttention(Draws):
             values = needs_sampling("pathkernel_sampling.attention.stage_values")
             groups["tempering"] = values.tempering(run, chains)
             estimate = values.log_evidence(groups["tempering"])
+        mode_values = needs_sampling("pathkernel_sampling.attention.mode_values")
+        groups |= mode_values.modes_and_maxima(run, chains, estimate.log_evidence, self.starts)
         run.finish(estimate, groups)
 
     def views(self, study: StoredStudy) -> Iterator[Table | Chart | str]:

@@ -119,7 +119,7 @@ def estimate_components(
         covariances = (scatters + prior) / (sizes + pseudo)[:, None, None]
         weights = np.maximum(sizes, 1e-9) / np.maximum(sizes, 1e-9).sum()
         logs = np.log(weights) + np.stack(
-            [_log_gaussian(draws, *parts) for parts in zip(means, covariances)], axis=1
+            [log_gaussian(draws, *parts) for parts in zip(means, covariances)], axis=1
         )
         shares = np.exp(logs - logsumexp(logs, axis=1, keepdims=True))
     return weights, means, covariances, within
@@ -132,7 +132,8 @@ def _shrink_to_diagonal(covariance: np.ndarray, count: int) -> np.ndarray:
     return (count * covariance + dimension * np.diag(variances)) / (count + dimension)
 
 
-def _log_gaussian(draws: np.ndarray, mean: np.ndarray, covariance: np.ndarray) -> np.ndarray:
+def log_gaussian(draws: np.ndarray, mean: np.ndarray, covariance: np.ndarray) -> np.ndarray:
+    """Log density (n,) of a Gaussian at draws (n, d)."""
     lower = np.linalg.cholesky(covariance)
     whitened = solve_triangular(lower, (draws - mean).T, lower=True)
     normaliser = 0.5 * draws.shape[1] * math.log(2 * math.pi) + np.log(np.diagonal(lower)).sum()
