@@ -2,8 +2,9 @@
 
 Draws are compared by the attention of their heads to the tokens of some test examples. Heads may be
 exchanged, so they are ordered first, along the direction in which their attention differs most. A
-mixture of Gaussians is fitted to the leading principal components, and components that overlap are
-merged (Hennig 2010): a mode need not be Gaussian.
+mixture of Gaussians is fitted to the leading principal components, as many as the Bayesian
+information criterion chooses, and those that overlap are merged (Hennig 2010): a mode need not be
+Gaussian.
 """
 
 from __future__ import annotations
@@ -108,18 +109,15 @@ def find_modes(heads: HeadAttention, chains: int) -> AttentionModes:
     count = min(_PRINCIPAL, int(np.sum(values > 1e-12 * max(values[0], 1e-300))))
     axes = (flat - centre).T @ left[:, :count] / np.sqrt(values[:count])
     scores = (flat - centre) @ axes
-    number = max(1, min(_COMPONENTS, len(scores) // _DRAWS_OF_COMPONENT))
     if not count:  # draws that are all alike
-        number, axes, scores = 1, np.zeros((len(centre), 1)), np.zeros((len(flat), 1))
-    weights, means, covariances, _ = estimate_components(scores, number, _SEED)
-    components = np.log(weights), means, covariances
-    logs = _log_components(scores, components)
+        axes, scores = np.zeros((len(centre), 1)), np.zeros((len(flat), 1))
+    components, logs = _fit(scores)
     groups = merge_components(np.exp(logs - logsumexp(logs, axis=1, keepdims=True)))
     labels = groups[logs.argmax(1)]
     # by decreasing mass; a group without draws counts as the last
     used, sizes = np.unique(labels, return_counts=True)
     by_mass = used[np.argsort(-sizes, kind="stable")]
-    place = np.full(number, len(by_mass) - 1)
+    place = np.full(logs.shape[1], len(by_mass) - 1)
     place[by_mass] = np.arange(len(by_mass))
     labels = place[labels].reshape(chains, -1)
 
@@ -183,6 +181,23 @@ def _order_heads(heads: HeadAttention, directions: Sequence[np.ndarray]) -> np.n
         order = np.argsort(-along, axis=1)[:, :, None, None]
         layers.append(np.take_along_axis(of_layer, order, axis=1))
     return np.concatenate(layers, axis=1)
+
+
+def _fit(scores: np.ndarray) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
+    """Mixture of as many components as the Bayesian information criterion chooses, and its logs."""
+    draws, dimension = scores.shape
+    best, fits = np.inf, []
+    most = min(_COMPONENTS, draws // _DRAWS_OF_COMPONENT) if np.ptp(scores) > 0 else 1
+    for number in range(1, max(1, most) + 1):
+        weights, means, covariances, _ = estimate_components(scores, number, _SEED)
+        components = np.log(weights), means, covariances
+        logs = _log_components(scores, components)
+        parameters = number * (1 + dimension + dimension * (dimension + 1) / 2) - 1
+        criterion = parameters * np.log(draws) - 2 * logsumexp(logs, axis=1).sum()
+        if criterion < best:
+            best, fits = criterion, [components, logs]
+    components, logs = fits
+    return components, logs
 
 
 def _log_components(scores: np.ndarray, components: tuple[np.ndarray, ...]) -> np.ndarray:

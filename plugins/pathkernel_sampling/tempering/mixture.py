@@ -13,7 +13,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.cluster.vq import kmeans2
 from scipy.linalg import solve_triangular
 from scipy.special import logsumexp
 
@@ -101,8 +100,7 @@ def estimate_components(
     The last array is the pooled covariance (d, d) within components.
     """
     count, dimension = draws.shape
-    labels = kmeans2(draws, components, minit="++", seed=seed, missing="warn")[1]
-    shares = np.eye(components)[labels]
+    shares = np.eye(components)[_nearest_centre(draws, components, seed)]
     for _ in range(_ITERATIONS):
         sizes = shares.sum(0)
         means = (shares.T @ draws) / np.maximum(sizes, 1e-9)[:, None]
@@ -123,6 +121,18 @@ def estimate_components(
         )
         shares = np.exp(logs - logsumexp(logs, axis=1, keepdims=True))
     return weights, means, covariances, within
+
+
+def _nearest_centre(draws: np.ndarray, components: int, seed: int) -> np.ndarray:
+    """Nearest of some draws that are far from each other (k-means++), as a number (n,)."""
+    generator = np.random.default_rng(seed)
+    squares = np.sum((draws - draws[generator.integers(len(draws))]) ** 2, axis=1)[:, None]
+    for _ in range(components - 1):
+        nearest = squares.min(1)
+        total = nearest.sum()
+        centre = generator.choice(len(draws), p=nearest / total if total > 0 else None)
+        squares = np.column_stack([squares, np.sum((draws - draws[centre]) ** 2, axis=1)])
+    return squares.argmin(1)
 
 
 def _shrink_to_diagonal(covariance: np.ndarray, count: int) -> np.ndarray:
