@@ -90,7 +90,7 @@ class AttentionChains(Chains):
         return self.attention.layers_at(np.asarray(model.attention(position)))
 
     def attention_of(self, layers: Sequence[Layer], inputs: np.ndarray) -> list[np.ndarray]:
-        """Attention (examples, H, M, M or 1) of each layer; the last one's of the token read out."""
+        """Attention (examples, H, M, M or 1) of layers; of the last one at the token read out."""
         queries = [None] * (len(layers) - 1) + [self._read_out]
         return [layer.attention(inputs, query=query) for layer, query in zip(layers, queries)]
 

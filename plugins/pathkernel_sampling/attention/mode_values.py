@@ -1,4 +1,4 @@
-"""Modes of a run, with masses, accuracy and evidence, and the maxima that they are compared with."""
+"""Modes of a run, with masses, accuracy and evidence, and the maxima to compare with."""
 
 from __future__ import annotations
 
@@ -141,7 +141,9 @@ def _maxima(chains: AttentionChains, modes: AttentionModes, starts: int) -> xr.D
         Variable("log_density", ("maximum",), "log density of labels and parameters", "nat"),
         Variable("log_evidence", ("maximum",), "log density with the volume around it", "nat"),
         Variable("starts", ("maximum",), "number of starts that ended at the maximum", "1"),
-        Variable("mode_of_maximum", ("maximum",), "mode whose attention is like the maximum's", "1"),
+        Variable(
+            "mode_of_maximum", ("maximum",), "mode whose attention is like the maximum's", "1"
+        ),
         Variable("is_seen", ("maximum",), "whether a draw attends as the maximum does", "1"),
     ]
     return label_arrays(

@@ -25,7 +25,6 @@ from pathkernel_core.arrays.backend import to_host
 from pathkernel_core.contracts.hooks import unknown_name
 from pathkernel_core.contracts.sampler import Model
 from pathkernel_core.learned.posterior import AttentionPosterior
-from pathkernel_core.paths.network import Network
 from pathkernel_core.prediction.differentiable import traceable_form
 from pathkernel_core.system.errors import MinimisationError, NotPositiveDefiniteError
 from pathkernel_sampling.attention.corrections import (

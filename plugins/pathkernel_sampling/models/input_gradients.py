@@ -63,7 +63,7 @@ def _evaluate(
     factor: jax.Array, features: jax.Array, labels: jax.Array, temperature: jax.Array
 ) -> Evaluation:
     """Energy, and its gradients in factor (n·C, r) and features (P, n, N_0)."""
-    examples, paths, width = features.shape
+    _examples, paths, width = features.shape
     reduced, rotation = at_most_square(factor)
     by_path = reduced.reshape(paths, labels.shape[1], -1)
     in_examples = labels.size <= by_path.shape[2] * width

@@ -1,8 +1,8 @@
 """Mixture of Gaussians fitted to draws: the reference from which replicas of a posterior come.
 
 Expectation maximisation with covariances shrunk to multiples of the pooled one: a component of few
-draws has the shape of the others. The mixture is wider than the draws, and gives half of its weight to all
-components alike, so that no mode is thought rare because a short chain seldom saw it.
+draws has the shape of the others. The mixture is wider than the draws, and gives half of its weight
+to all components alike, so that no mode is thought rare because a short chain seldom saw it.
 """
 
 from __future__ import annotations

@@ -127,9 +127,7 @@ def temper(
         report(stage)
         if agreed:
             break
-    return Tempered(
-        ladder, replicas, share, stage, agreed, log_evidence, error, values, errors
-    )
+    return Tempered(ladder, replicas, share, stage, agreed, log_evidence, error, values, errors)
 
 
 def stage_evidence(ladder: Ladder, share: float, log_ratio: np.ndarray) -> Evidence:

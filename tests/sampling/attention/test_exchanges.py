@@ -49,7 +49,7 @@ def target_of(seed):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_copy_in_the_domain_has_the_same_likelihood(seed):
-    generator, target = target_of(seed)
+    _generator, target = target_of(seed)
     model = target.model
     x = np.asarray(model.initial(jax.random.key(seed)))
     copy = target.reduce(x)

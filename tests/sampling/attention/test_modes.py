@@ -28,9 +28,7 @@ def draws():
     modes = generator.choice(3, size=400, p=[0.5, 0.3, 0.2])
     heads = np.array(
         [
-            generator.permutation(
-                [attention_to(*kind, generator) for kind in kinds[mode]]
-            )
+            generator.permutation([attention_to(*kind, generator) for kind in kinds[mode]])
             for mode in modes
         ]
     )
@@ -55,7 +53,7 @@ def test_masses_and_names(draws):
 
 
 def test_what_no_draw_resembles_is_told(draws):
-    kinds, heads, content = draws
+    _kinds, heads, content = draws
     modes = find_modes([heads], chains=1)
     generator = np.random.default_rng(1)
     other = (content + 1) % TOKENS

@@ -36,7 +36,9 @@ def case():
 def quantities(model, positions):
     """Trace of U, the larger and smaller key, and whether both have one sign."""
     keys = np.sort(np.asarray(positions)[:, -2:], axis=1)
-    traces = jax.jit(lambda x: jax.lax.map(lambda y: model.order_parameter(y).trace(), x))(positions)
+    traces = jax.jit(lambda x: jax.lax.map(lambda y: model.order_parameter(y).trace(), x))(
+        positions
+    )
     return np.stack([np.asarray(traces), *keys.T, (keys > 0).all(1)], axis=1)
 
 

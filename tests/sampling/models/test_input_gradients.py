@@ -1,4 +1,4 @@
-"""Energy of examples that change: value and gradients against the core's forms, as JAX sees them."""
+"""Energy of examples that change: value and gradients against the forms of the core."""
 
 import numpy as np
 import pytest

@@ -96,7 +96,7 @@ def test_one_program_serves_all_levels_and_sweeps(tempered):
     """And all numbers of the target."""
     from pathkernel_sampling.tempering.replicas import _advance
 
-    target, result = tempered
+    _target, result = tempered
     before = _advance._cache_size()
     other = TwoModes(6, 0.3)
     replicas = place_replicas(other, result.ladder.mixture, np.asarray(result.replicas.positions))
