@@ -84,7 +84,8 @@ class _Form:
         self._key: tuple[Any, ...] = (id(posterior),)
         if name == OrderParameterModel.name and len(learned) == len(posterior.layers):
             network = posterior.network
-            scales = [layer.score_scale for layer in cast("list[Any]", posterior.layers)]
+            layers = cast("list[Any]", posterior.layers)
+            scales = [(layer.score_scale, layer.linear) for layer in layers]
             kinds = [type(layer) for layer in posterior.layers]
             parts = [(name, shape, sigma) for _, name, _, shape, sigma in posterior.parts]
             structure = network.heads, tuple(s is None for s in network.skips), network.outputs
