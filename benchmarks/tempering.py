@@ -1,12 +1,14 @@
 """Tempering of learned attention: convergence, evidence and cost, beside chains without it.
 
 python -m benchmarks.tempering location|forms|narrow [SEEDS]
+python -m benchmarks.tempering agreement [VALUES]
 
 ``location`` is the single-location problem of 100 examples at N = 10, four independent runs for
-each seed of the data, and four chains of the no-U-turn sampler; ``forms`` has queries and keys, three
-heads, two layers, other widths, and the copying task; ``narrow`` a target with a narrow mode of a
-known mass, beside sequential Monte Carlo from a wide density. Times are CPU seconds of everything:
-pilots, stages, draws, but not compilation, which a first run of few steps pays.
+each seed of the data, and four chains of the no-U-turn sampler; ``forms`` has queries and keys,
+three heads, two layers, other widths, and the copying task; ``agreement`` weighs the modes of that
+task; ``narrow`` is a target with a narrow mode of a known mass, beside sequential Monte Carlo from
+a wide density. Times are CPU seconds of everything: pilots, stages, draws, but not compilation,
+which a first run of few steps pays.
 """
 
 import functools
@@ -20,7 +22,7 @@ from arviz_stats.base import array_stats
 
 import pathkernel_core as pk
 from benchmarks.chains import mean_and_error, sample
-from benchmarks.learned_attention import copying, tell_apart
+from benchmarks.learned_attention import copying, started, tell_apart
 from pathkernel_sampling.attention.exchanges import DomainTarget
 from pathkernel_sampling.attention.models import attention_model
 from pathkernel_sampling.attention.modes import chosen_draws, find_modes
@@ -184,6 +186,53 @@ def forms(seeds=1):
             compare(model, seed, inputs, ("tempering",))
 
 
+def agreement(values="0.3,0.36,0.4,0.5", chains=2):
+    """Masses of the modes by position and by content in the copying task, by its agreement.
+
+    Beside them, the share of single chains of the no-U-turn sampler that end where they started.
+    """
+    for value in map(float, str(values).split(",")):
+        task, drawn, posterior = copying(value)
+        test = drawn.test_sets["apart"]
+        model = attention_model("order-parameter", posterior)
+        positions, evidences, notes, seconds = by_tempering(
+            model, 0, SWEEPS // 2, DRAWS // 4, int(chains)
+        )
+        is_position = by_position(model, positions, task, test)
+        mass, error = mean_and_error(is_position)
+        stays = []
+        for name in ("content", "position"):
+            beside = np.zeros(model.beside.dimension)
+            start = np.concatenate([beside, started(posterior, name)])
+            drawn_from = sample(model, 1, 200, 400, position=start)["position"]
+            stays.append(by_position(model, drawn_from[:, -200:], task, test).mean())
+        print(
+            f"agreement {value}: mass by position {mass:.3f} ± {error:.2g} "
+            f"({np.round(is_position.mean(1), 3)}), ln Z {np.round(evidences, 2)}, stages, agreed, "
+            f"levels, smallest swap {notes}, {seconds:.0f} CPU s; single chains attend by position "
+            f"in {stays[0]:.2f} of their last draws from content, {stays[1]:.2f} from position",
+            flush=True,
+        )
+
+
+def by_position(model, positions, task, test, examples=200):
+    """Whether draws (chain, draw) attend more to the first token than to the copied one."""
+    posterior = model.posterior
+    inputs = test.inputs[:examples]
+    tags = inputs[:, :, 1 : 1 + task.tag_width]
+    places = np.abs(tags[:, :-1] - tags[:, -1:]).max(axis=2).argmin(axis=1)
+    traced = jnp.asarray(inputs)
+
+    @jax.jit
+    def attends(x):
+        (layer,) = posterior.layers_at(model.attention(x))
+        omega = layer.attention(traced, query=task.tokens - 1)[:, 0, :, 0]
+        return omega[:, 0].mean() > omega[jnp.arange(len(places)), places].mean()
+
+    flat = positions.reshape(-1, positions.shape[2])
+    return np.asarray(jax.lax.map(attends, flat)).reshape(positions.shape[:2]).astype(float)
+
+
 @pytree(("share", "width", "distance"), ("dimension",))
 class NarrowMode:
     """A normal density of standard deviation 1, and a narrow one of a known share far from it."""
@@ -290,5 +339,5 @@ def by_smc(target, seed, particles=1024, moves=4, leaps=8):
 
 
 if __name__ == "__main__":
-    parts = {"location": location, "forms": forms, "narrow": narrow}
+    parts = {"location": location, "forms": forms, "agreement": agreement, "narrow": narrow}
     parts[sys.argv[1]](*sys.argv[2:])

@@ -288,7 +288,7 @@ class LearnedAttention(Draws):
 
     def run_name(self, point: Point) -> str:
         """Name of the run at a point."""
-        by_nuts = self.sampler == LearnedAttention.sampler and not self.is_tempered
+        by_nuts = not self.is_tempered and self.sampler == LearnedAttention.sampler
         return f"{self.name}/{self.form}-by-{self.sampler}{'-nuts' * by_nuts}/{point}"
 
     def run_settings(self) -> dict[str, Any]:
