@@ -72,12 +72,11 @@ def attention_of(model, positions, inputs):
         layers = posterior.layers_at(model.attention(x))
         return [layer.attention(inputs, query=inputs.shape[1] - 1)[..., 0] for layer in layers]
 
-    of_layers = [attend(x) for x in positions]
-    return [np.stack(of_layer).swapaxes(1, 2) for of_layer in map(_moved, zip(*of_layers))]
-
-
-def _moved(of_layer):
-    return [np.asarray(omega).swapaxes(0, 1) for omega in of_layer]
+    of_draws = [attend(x) for x in positions]
+    return [
+        np.stack([np.asarray(omega).swapaxes(0, 1) for omega in of_layer])
+        for of_layer in zip(*of_draws)
+    ]
 
 
 def quantities(model, positions, inputs):

@@ -26,6 +26,7 @@ BLOCK = 64
 
 _LEAPFROGS = 8
 _JITTER = 0.3  # of a step, so that no trajectory returns to its start
+_RARELY_INSIDE = 10_000  # draws from a mixture for each that is in the domain
 _IMPOSSIBLE = -1e10  # log of p/q where the posterior has no density
 _DIVERGED = -1000.0  # nats of a trajectory's energy error
 
@@ -88,9 +89,22 @@ def place_replicas(target: Target, mixture: Mixture, positions: np.ndarray) -> R
 def draw_inside(
     target: Target, mixture: Mixture, generator: np.random.Generator, count: int
 ) -> np.ndarray:
-    """Draw positions (count, d) from the part of the mixture that is in the domain."""
-    kept, missing = [], count
+    """Draw positions (count, d) from the part of the mixture that is in the domain.
+
+    Raises
+    ------
+    ValueError
+        If hardly any of the mixture is.
+    """
+    kept, missing, tried = [], count, 0
     while missing > 0:
+        if tried > _RARELY_INSIDE * (count - missing + 1):
+            raise ValueError(
+                f"only {count - missing} of {tried} draws from the fitted mixture are in the "
+                "domain of heads in order, which has too many heads or rows for it: take fewer "
+                "heads or a lower rank, or single chains by method nuts"
+            )
+        tried += BLOCK
         # blocks of one shape: code is compiled once
         positions = mixture.draw(generator, BLOCK)
         inside = positions[np.asarray(_inside(target, positions))][:missing]

@@ -18,7 +18,12 @@ from pathkernel_sampling.tempering.levels import (
     swap_rates,
 )
 from pathkernel_sampling.tempering.mixture import fit_mixture
-from pathkernel_sampling.tempering.replicas import MOST_LEVELS, place_replicas, sweep
+from pathkernel_sampling.tempering.replicas import (
+    MOST_LEVELS,
+    draw_inside,
+    place_replicas,
+    sweep,
+)
 from pathkernel_sampling.tempering.stages import agree, stage_evidence, temper
 
 NARROW, DISTANCE, LOG_EVIDENCE = 0.2, 2.0, 3.0
@@ -109,6 +114,13 @@ def test_one_program_serves_all_levels_and_sweeps(tempered):
     assert rows["position"].shape == (7, 6)
     assert np.isnan(rows["log_ratio"][:, 10:]).all()
     assert np.isfinite(rows["log_ratio"][:, :10]).all()
+
+
+def test_a_mixture_outside_the_domain_is_refused(tempered):
+    _, result = tempered
+    far = result.ladder.mixture._replace(means=np.tile([0.0, 99.0, 0, 0, 0, 0], (8, 1)))
+    with pytest.raises(ValueError, match="only 0 of 10048 draws"):
+        draw_inside(TwoModes(6, 0.05), far, np.random.default_rng(0), 1)
 
 
 def test_sweeps_are_the_same_in_parts(tempered):
