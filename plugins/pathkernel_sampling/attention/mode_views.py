@@ -14,7 +14,6 @@ from pathkernel_datasets.variables.measures import measures_of
 from pathkernel_sampling.attention.mode_values import missed_modes
 from pathkernel_sampling.attention.stage_values import warnings
 from pathkernel_sampling.chains.diagnostics import minimum_bulk_ess, sampled_log_evidence
-from pathkernel_sampling.chains.draw_variables import settings_of
 from pathkernel_sampling.corrections.views import label_frame
 from pathkernel_sampling.draws.sampled import Run
 from pathkernel_views.chart import Chart
@@ -72,14 +71,14 @@ def mode_views(run: Run, title: str, name: str) -> Iterator[Table | Chart | str]
     if "modes" not in tree.children:
         return  # the run is not complete
     modes = tree["modes"].to_dataset().load()
-    yield _modes(run, modes, title)
+    yield _modes(run, modes, sampled_log_evidence(tree), title)
     if "maxima" in tree.children:
         maxima = tree["maxima"].to_dataset().load()
         yield _maxima(run, maxima, title)
         yield from (f"Warning: {line}." for line in missed_modes(maxima))
     if "tempering" in tree.children:
         stages = tree["tempering"].to_dataset().load()
-        yield _stages(run, stages, title)
+        yield _stages(run, tree, stages, title)
         yield from (f"Warning: {line}." for line in warnings(stages))
     yield Chart(
         f"{name}_modes",
@@ -89,7 +88,7 @@ def mode_views(run: Run, title: str, name: str) -> Iterator[Table | Chart | str]
     )
 
 
-def _modes(run: Run, modes: xr.Dataset, title: str) -> Table:
+def _modes(run: Run, modes: xr.Dataset, total: tuple[float, float], title: str) -> Table:
     measures = measures_of(run.study.dataset)
     names = [measure.name for measure in measures]
     columns = modes[["name", "mass", "mass_error", "log_evidence", *names]]
@@ -105,7 +104,7 @@ def _modes(run: Run, modes: xr.Dataset, title: str) -> Table:
     }
     if np.isfinite(frame["log_evidence"]).all():
         cells["log evidence"] = "{log_evidence:.2f}"
-    value, error = sampled_log_evidence(run.draws)
+    value, error = total
     evidence = "" if np.isnan(value) else f" ln p(Y) = {value:.2f} ± {error:.2g} nats in all."
     return Table(
         "modes",
@@ -137,7 +136,7 @@ def _maxima(run: Run, maxima: xr.Dataset, title: str) -> Table:
     )
 
 
-def _stages(run: Run, stages: xr.Dataset, title: str) -> Table:
+def _stages(run: Run, tree: xr.DataTree, stages: xr.Dataset, title: str) -> Table:
     values = stages["log_evidence"]
     columns = stages[
         ["levels", "stages", "smallest_swap", "mean_swap", "mass_difference", "agrees"]
@@ -146,7 +145,6 @@ def _stages(run: Run, stages: xr.Dataset, title: str) -> Table:
         draws=values.sel(stage="draws", drop=True),
         error=stages["log_evidence_error"].sel(stage="draws", drop=True),
     )
-    tree = run.draws
     seconds = float(tree["adaptation"]["seconds"])
     attended = tree["posterior"]["attended_tokens"].values
     size = min(
@@ -177,7 +175,7 @@ def _stages(run: Run, stages: xr.Dataset, title: str) -> Table:
 
 
 def _labelled(run: Run, frame: pd.DataFrame) -> pd.DataFrame:
-    settings = {"form": settings_of(run.draws)["form"], **run.settings}
+    settings = {"form": run.all_settings["form"], **run.settings}
     return labelled_frame(label_frame(frame, settings), _LABELS)
 
 

@@ -16,7 +16,6 @@ from pathkernel_datasets.results.stored_study import StoredStudy
 from pathkernel_datasets.variables.measures import measures_of
 from pathkernel_sampling.attention.mode_views import mode_views
 from pathkernel_sampling.chains.diagnostics import diagnose_quietly
-from pathkernel_sampling.chains.draw_variables import settings_of
 from pathkernel_sampling.corrections.views import label_frame
 from pathkernel_sampling.draws.sampled import Run
 from pathkernel_views.chart import Chart, NothingToPlot
@@ -138,12 +137,12 @@ def heads(run: Run) -> Table:
 
 
 def _frame(run: Run, columns: xr.Dataset) -> pd.DataFrame:
-    settings = {"form": settings_of(run.draws)["form"], **run.settings}
+    settings = {"form": run.all_settings["form"], **run.settings}
     return labelled_frame(label_frame(frame_of(columns), settings), _LABELS)
 
 
 def _title(run: Run) -> str:
-    settings = settings_of(run.draws)
+    settings = run.all_settings
     form, sampler = settings["form"].replace("-", " "), settings["sampler"]
     return f"{form}, sampler {sampler}, {point_of(run.settings).description}"
 
