@@ -1,6 +1,7 @@
 """Tempering of learned attention: convergence, evidence and cost, beside chains without it.
 
-python -m benchmarks.tempering location|forms|narrow [SEEDS]
+python -m benchmarks.tempering location|narrow [SEEDS]
+python -m benchmarks.tempering forms [NAME] [SEEDS]
 python -m benchmarks.tempering agreement [VALUES]
 
 ``location`` is the single-location problem of 100 examples at N = 10, four independent runs for
@@ -11,7 +12,6 @@ a wide density. Times are CPU seconds of everything: pilots, stages, draws, but 
 which a first run of few steps pays.
 """
 
-import functools
 import sys
 import time
 
@@ -153,8 +153,8 @@ def location(seeds=5):
         compare(model, seed, test.inputs[:50])
 
 
-def forms(seeds=1):
-    """Other forms, heads, layers and widths."""
+def forms(chosen=None, seeds=1):
+    """Other forms, heads, layers and widths, or one that is chosen by its name."""
 
     def of_location(width, layers, heads):
         posterior, _, test = tell_apart(100, 10, 0)
@@ -166,7 +166,9 @@ def forms(seeds=1):
         _, drawn, posterior = copying(0.4)
         return posterior, drawn.test_sets["apart"].inputs[:50]
 
-    keys = functools.partial(lambda heads: pk.KeyVectors(np.zeros((heads, 16))))
+    def keys(heads):
+        return pk.KeyVectors(np.zeros((heads, 16)))
+
     queries = pk.QueryKey(*np.zeros((2, 2, 1, 16)))
     cases = {
         "queries and keys of rank 1": lambda: of_location(10, [queries], (2,)),
@@ -177,6 +179,8 @@ def forms(seeds=1):
         "copying, agreement 0.4": of_copying,
     }
     for name, case in cases.items():
+        if chosen not in (None, name):
+            continue
         posterior, inputs = case()
         model = attention_model("order-parameter", posterior)
         print(name, flush=True)
