@@ -104,7 +104,7 @@ class _AtPoints(Result):
 
 @dataclass(frozen=True)
 class Draws(_AtPoints):
-    """Result of draws by the no-U-turn sampler: a run for every point."""
+    """Result of draws from a posterior: a run for every point."""
 
     sampler: str = option("order-parameter", "Sampler.")
     draws: int | None = option(
@@ -230,8 +230,9 @@ class LearnedAttention(Draws):
 
     NAME is the folder of a study whose task gives tokens; draws go into NAME/attention.zarr. As
     many heads as the study has are learned, of the form chosen; those that it gives are left out.
-    In each draw the heads of a layer are ordered by their scores, since heads may be exchanged. The
-    same command resumes a run that was stopped.
+    In each draw the heads of a layer are ordered by their scores, since heads may be exchanged.
+    Parallel tempering weighs the modes of the posterior; --warm-up is then the sweeps of a stage.
+    The same command resumes a run that was stopped.
     """
 
     name = "attention"

@@ -37,7 +37,7 @@ COMPONENTS = 8
 MOST_STAGES = 6
 
 LOG_EVIDENCE = 0.1
-MASS = 0.05
+MASS = 0.03
 """Differences of two stages that count as agreement, where twice the error is not larger."""
 
 _ACCEPTED = 0.8  # share of trajectories, to which steps are adapted
@@ -100,8 +100,9 @@ def temper(
     for stage in range(1, MOST_STAGES + 1):
         stage_key = jax.random.fold_in(key, stage)
         generator = np.random.default_rng(np.asarray(jax.random.key_data(stage_key)))
-        # all stages so far: a mixture is as good as its draws are many
-        draws = _thin(np.concatenate(sets[1:] or sets))
+        # the pilot, whose rare modes a stage may not have visited, and all stages so far: a mixture
+        # is as good as its draws are many
+        draws = _thin(np.concatenate(sets))
         mixture, within = fit_mixture(draws, COMPONENTS, int(generator.integers(2**31)))
         ladder = _with_mixture(ladder, mixture, within)
         replicas = place_replicas(

@@ -81,6 +81,17 @@ def test_a_narrow_mode_has_its_mass(tempered):
     assert np.asarray(inside).all()
 
 
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_a_mode_that_the_pilot_saw_is_not_lost(seed):
+    """Although a stage has hardly a draw in it: the mixture keeps it."""
+    target, key = TwoModes(6, 0.01), jax.random.key(seed)
+    generator = np.random.default_rng(seed)
+    result = temper(target, pilot(generator), key, 100)
+    _, rows = sweep(target, result.ladder, result.replicas, key, generator, 2000)
+    is_narrow = rows["position"].mean(1) > DISTANCE / 2
+    assert 0.002 < is_narrow.mean() < 0.04
+
+
 def test_stages_say_whether_they_agree(tempered):
     _, result = tempered
     assert result.agreed
