@@ -9,8 +9,8 @@ content that has the place p, whose label is the content ±1 of the token at p �
 one-hot; a head is a product W of keys and queries, drawn with all weights. Lists are separated by
 commas; with a FOLDER a picture is drawn, too.
 
-The order parameter is the mean overlap of the attention with the token to copy, ω_s / |ω|: 1 where
-a head attends to it alone, 1/√M where it attends to all alike. ``theory`` has the posterior mean,
+The order parameter is the mean overlap of the attention with the token to copy, |ω_s| / |ω|: 1
+where a head attends to it alone, 1/√(M + 1) where it attends to all alike. ``theory`` has the posterior mean,
 by tempering at N = 10, and its share above the middle of the two; ``Adam`` the same of networks of
 N = 10 trained from draws of the prior, with the weight decay of the prior.
 """
@@ -64,7 +64,8 @@ def overlaps(model, positions, tokens):
         (layer,) = model.posterior.layers_at(model.attention(x))
         omega = layer.attention(inputs, query=tokens)[:, 0, :, 0]
         copied = omega[jnp.arange(len(inputs)), places]
-        return jnp.mean(copied / jnp.linalg.norm(omega, axis=1))
+        # linear attention may have any sign, which that of the values undoes
+        return jnp.abs(jnp.mean(copied / jnp.linalg.norm(omega, axis=1)))
 
     return np.array([overlap(x) for x in positions])
 
