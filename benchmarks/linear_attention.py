@@ -10,9 +10,9 @@ one-hot; a head is a product W of keys and queries, drawn with all weights. List
 commas; with a FOLDER a picture is drawn, too.
 
 The order parameter is the mean overlap of the attention with the token to copy, |ω_s| / |ω|: 1
-where a head attends to it alone, 1/√(M + 1) where it attends to all alike. ``theory`` has the posterior mean,
-by tempering at N = 10, and its share above the middle of the two; ``Adam`` the same of networks of
-N = 10 trained from draws of the prior, with the weight decay of the prior.
+where a head attends to it alone, 1/√(M + 1) where it attends to all alike. ``theory`` has the
+posterior mean, by tempering at N = 10, and its share above the middle of the two; ``Adam`` the same
+of networks of N = 10 trained from draws of the prior, with the weight decay of the prior.
 """
 
 import sys
