@@ -219,9 +219,7 @@ class AttentionProduct(_ArrayHeads):
         _check_width(inputs, self.products.shape[-1], "products")
         evaluate = compile_function(_attention_of_products, xp, static=("query", "linear"))
         with np.errstate(all="ignore"):
-            attention = evaluate(
-                inputs, self.products, self.scale, query=query, linear=self.linear
-            )
+            attention = evaluate(inputs, self.products, self.scale, query=query, linear=self.linear)
         return not_overflown("attention by products", attention, "rescale inputs or heads")
 
 

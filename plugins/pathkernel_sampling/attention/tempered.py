@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pathkernel_core.contracts.sampler import Model
+from pathkernel_datasets.errors import StudyError
 from pathkernel_datasets.results.point import Point
 from pathkernel_datasets.results.stored_study import StoredStudy
 from pathkernel_sampling.attention.attend import AttentionChains, attention_chains
@@ -22,6 +23,9 @@ from pathkernel_sampling.results import LearnedAttention
 from pathkernel_sampling.tempering.mixture import Mixture
 from pathkernel_sampling.tempering.replicas import Ladder, Replicas, sweep
 from pathkernel_sampling.tempering.stages import MOST_STAGES, Tempered, temper
+
+LARGEST_DIMENSION = 300
+"""Dimension up to which a mixture is fitted: its covariances are dense."""
 
 PILOTS = 4
 """Chains of the no-U-turn sampler in a pilot, each of half as many steps as a stage has sweeps."""
@@ -115,9 +119,22 @@ class TemperedChains(AttentionChains):
 
 
 def chains_of(study: StoredStudy, point: Point, settings: LearnedAttention) -> AttentionChains:
-    """Build the chains of a point of a study by the method of the settings."""
+    """Build the chains of a point of a study by the method of the settings.
+
+    Raises
+    ------
+    StudyError
+        If attention has too many parameters for a mixture, or as :func:`attention_chains` does.
+    """
     kind = TemperedChains if settings.is_tempered else AttentionChains
-    return attention_chains(study, point, settings, kind)
+    chains = attention_chains(study, point, settings, kind)
+    if settings.is_tempered and chains.model.dimension > LARGEST_DIMENSION:
+        raise StudyError(
+            f"{study.path} has heads with {chains.attention.dimension} parameters, "
+            f"{chains.model.dimension} with those of U, but tempering fits mixtures in at most "
+            f"{LARGEST_DIMENSION} dimensions; take --method nuts, or heads of fewer parameters"
+        )
+    return chains
 
 
 @jax.jit

@@ -26,6 +26,7 @@ from pathkernel_sampling.attention.attend import (
 )
 from pathkernel_sampling.attention.mode_values import missed_modes
 from pathkernel_sampling.attention.stage_values import warnings
+from pathkernel_sampling.attention.tempered import chains_of
 from pathkernel_sampling.chains.store import SampleRun, open_run
 from pathkernel_sampling.results import LearnedAttention
 from pathkernel_tasks.single_location import SingleLocation
@@ -127,6 +128,17 @@ def test_single_chains_are_a_choice(sampled):
     assert not LearnedAttention(**SETTINGS, sampler="marginal").is_tempered
     with pytest.raises(ValueError, match="method tempering .* but sampler is marginal"):
         LearnedAttention(**SETTINGS, sampler="marginal", method="tempering").run_name(point)
+
+
+def test_too_many_parameters_for_a_mixture_are_told(tmp_path):
+    task = SingleLocation(examples=6, test_examples=5, tokens=3, token_width=150)
+    run_study(Study(task, [10]), tmp_path / "study")
+    study = StoredStudy(tmp_path / "study")
+    settings = LearnedAttention(**SETTINGS)
+    with pytest.raises(StudyError, match="300 parameters, 304 with .* take --method nuts"):
+        chains_of(study, study.point(10.0), settings)
+    chains = chains_of(study, study.point(10.0), LearnedAttention(**SETTINGS, method="nuts"))
+    assert chains.attention.dimension == 300
 
 
 def test_stages_that_disagree_are_told(sampled):
