@@ -126,7 +126,7 @@ def test_single_chains_are_a_choice(sampled):
     build, *arguments = settings.chains_of(study, point)
     assert type(build(*arguments)).__name__ == "AttentionChains"
     assert not LearnedAttention(**SETTINGS, sampler="marginal").is_tempered
-    with pytest.raises(ValueError, match="method tempering .* but sampler is marginal"):
+    with pytest.raises(ValueError, match=r"method tempering .* but sampler is marginal"):
         LearnedAttention(**SETTINGS, sampler="marginal", method="tempering").run_name(point)
 
 
@@ -135,7 +135,7 @@ def test_too_many_parameters_for_a_mixture_are_told(tmp_path):
     run_study(Study(task, [10]), tmp_path / "study")
     study = StoredStudy(tmp_path / "study")
     settings = LearnedAttention(**SETTINGS)
-    with pytest.raises(StudyError, match="300 parameters, 304 with .* take --method nuts"):
+    with pytest.raises(StudyError, match=r"300 parameters, 304 with .* take --method nuts"):
         chains_of(study, study.point(10.0), settings)
     chains = chains_of(study, study.point(10.0), LearnedAttention(**SETTINGS, method="nuts"))
     assert chains.attention.dimension == 300
