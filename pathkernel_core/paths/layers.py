@@ -89,17 +89,17 @@ class _ArrayHeads:
 
 
 def _attention_of_heads(
-    inputs: Array, queries: Array, keys: Array, scale: float, query: int | None
+    inputs: Array, queries: Array, keys: Array, scale: float, query: int | None, linear: bool
 ) -> Array:
     xp = array_api_compat.array_namespace(inputs)
     tokens = inputs if query is None else inputs[:, query : query + 1, :]
     keys = matmul(inputs[:, None, :, :], xp.matrix_transpose(keys))
     queries = matmul(tokens[:, None, :, :], xp.matrix_transpose(queries))
-    return _softmax_over_keys(scale * matmul(keys, xp.matrix_transpose(queries)), xp)
+    return _weigh_keys(scale * matmul(keys, xp.matrix_transpose(queries)), linear, xp)
 
 
 def _attention_of_products(
-    inputs: Array, products: Array, scale: float, query: int | None
+    inputs: Array, products: Array, scale: float, query: int | None, linear: bool
 ) -> Array:
     xp = array_api_compat.array_namespace(inputs)
     heads, width, _ = products.shape
@@ -109,7 +109,7 @@ def _attention_of_products(
     directions = matmul(rows, xp.matrix_transpose(xp.reshape(products, (-1, width))))
     directions = xp.reshape(directions, (inputs.shape[0], -1, heads, width))
     scores = matmul(inputs[:, None, :, :], xp.permute_dims(directions, (0, 2, 3, 1)))
-    return _softmax_over_keys(scale * scores, xp)
+    return _weigh_keys(scale * scores, linear, xp)
 
 
 def _score_scale(scale: float, heads: Array) -> float:
@@ -123,7 +123,10 @@ def _score_scale(scale: float, heads: Array) -> float:
     return checked
 
 
-def _softmax_over_keys(scores: Array, xp: Any) -> Array:
+def _weigh_keys(scores: Array, linear: bool, xp: Any) -> Array:
+    """Softmax of scores (batch, H, key tokens, …) over the keys, or scores over their number."""
+    if linear:
+        return scores / scores.shape[2]
     # less their largest: exp overflows from 710 on in float64, from 89 on in float32
     weights = xp.exp(scores - xp.max(scores, axis=-2, keepdims=True))
     return weights / xp.sum(weights, axis=-2, keepdims=True)
@@ -139,6 +142,8 @@ class QueryKey(_ArrayHeads):
     scale : float, optional
         Factor of the scores; by default 1 / (N_0 √G), as in the paper. Trained networks often use
         1 / √G.
+    linear : bool
+        Whether attention is linear: the score over the number of tokens M, without softmax.
 
     Notes
     -----
@@ -150,6 +155,7 @@ class QueryKey(_ArrayHeads):
     queries: Array
     keys: Array
     scale: float | None = None
+    linear: bool = False
     _arrays = ("queries", "keys")
 
     def __post_init__(self):
@@ -170,9 +176,11 @@ class QueryKey(_ArrayHeads):
         """Attention (batch, H, M, M or 1) with the key token before the query token."""
         xp = array_namespace(inputs=inputs, queries=self.queries, keys=self.keys)
         _check_width(inputs, self.queries.shape[-1], "queries and keys")
-        evaluate = compile_function(_attention_of_heads, xp, static=("query",))
+        evaluate = compile_function(_attention_of_heads, xp, static=("query", "linear"))
         with np.errstate(all="ignore"):
-            attention = evaluate(inputs, self.queries, self.keys, self.score_scale, query=query)
+            attention = evaluate(
+                inputs, self.queries, self.keys, self.score_scale, query=query, linear=self.linear
+            )
         return not_overflown("attention by queries and keys", attention, "rescale inputs or heads")
 
 
@@ -186,10 +194,13 @@ class AttentionProduct(_ArrayHeads):
         W = KᵀQ, key index first.
     scale : float
         Factor of the scores.
+    linear : bool
+        Whether attention is linear: the score over the number of tokens M, without softmax.
     """
 
     products: Array
     scale: float = 1.0
+    linear: bool = False
     _arrays = ("products",)
 
     def __post_init__(self):
@@ -206,16 +217,18 @@ class AttentionProduct(_ArrayHeads):
         """Attention (batch, H, M, M or 1) with the key token before the query token."""
         xp = array_namespace(inputs=inputs, products=self.products)
         _check_width(inputs, self.products.shape[-1], "products")
-        evaluate = compile_function(_attention_of_products, xp, static=("query",))
+        evaluate = compile_function(_attention_of_products, xp, static=("query", "linear"))
         with np.errstate(all="ignore"):
-            attention = evaluate(inputs, self.products, self.scale, query=query)
+            attention = evaluate(inputs, self.products, self.scale, query=query, linear=self.linear)
         return not_overflown("attention by products", attention, "rescale inputs or heads")
 
 
-def _attention_of_vectors(inputs: Array, vectors: Array, scale: float, queries: int) -> Array:
+def _attention_of_vectors(
+    inputs: Array, vectors: Array, scale: float, queries: int, linear: bool
+) -> Array:
     xp = array_api_compat.array_namespace(inputs)
     scores = matmul(vectors[None, :, :], xp.matrix_transpose(inputs))  # (batch, H, M)
-    attention = _softmax_over_keys(scale * scores[..., None], xp)
+    attention = _weigh_keys(scale * scores[..., None], linear, xp)
     return xp.broadcast_to(attention, (*attention.shape[:3], queries))
 
 
@@ -232,10 +245,13 @@ class KeyVectors(_ArrayHeads):
     scale : float, optional
         Factor of the scores; by default 1 / √N_0, with which vectors and inputs with entries of
         order 1 give scores of order 1.
+    linear : bool
+        Whether attention is linear: the score over the number of tokens M, without softmax.
     """
 
     vectors: Array
     scale: float | None = None
+    linear: bool = False
     _arrays = ("vectors",)
 
     def __post_init__(self):
@@ -253,10 +269,12 @@ class KeyVectors(_ArrayHeads):
         """Attention (batch, H, M, M or 1) with the key token before the query token."""
         xp = array_namespace(inputs=inputs, vectors=self.vectors)
         _check_width(inputs, self.vectors.shape[-1], "vectors")
-        evaluate = compile_function(_attention_of_vectors, xp, static=("queries",))
+        evaluate = compile_function(_attention_of_vectors, xp, static=("queries", "linear"))
         queries = inputs.shape[1] if query is None else 1
         with np.errstate(all="ignore"):
-            attention = evaluate(inputs, self.vectors, self.score_scale, queries=queries)
+            attention = evaluate(
+                inputs, self.vectors, self.score_scale, queries=queries, linear=self.linear
+            )
         return not_overflown("attention by key vectors", attention, "rescale inputs or heads")
 
 

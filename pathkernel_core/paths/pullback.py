@@ -1,8 +1,8 @@
 """Gradients with respect to the parameters of attention, by hand through softmax and contraction.
 
-With G = ∂E/∂Ω, softmax over keys s gives ∂E/∂(score)_st = Ω_st (G_st − Σ_r Ω_rt G_rt). The path
-weights v^ℓ_hπ(s) = Σ_t Ω^ℓh_st v^{ℓ+1}_π(t) (Eq. 7) are taken back from the first layer to the
-last.
+With G = ∂E/∂Ω, softmax over keys s gives ∂E/∂(score)_st = Ω_st (G_st − Σ_r Ω_rt G_rt), and linear
+attention to M tokens G_st / M. The path weights v^ℓ_hπ(s) = Σ_t Ω^ℓh_st v^{ℓ+1}_π(t) (Eq. 7) are
+taken back from the first layer to the last.
 """
 
 from __future__ import annotations
@@ -106,9 +106,13 @@ def _of_batch(
         else:
             of_omega = matmul(xp.matrix_transpose(slopes), above[:, None, :, :])
         if isinstance(layer, _PARAMETRIC):
-            mean = xp.sum(omega * of_omega, axis=-2, keepdims=True)
             query = contraction.token if above is None else None
-            scores = omega * (of_omega - mean) * layer.score_scale
+            if layer.linear:
+                of_scores = of_omega / keys
+            else:
+                mean = xp.sum(omega * of_omega, axis=-2, keepdims=True)
+                of_scores = omega * (of_omega - mean)
+            scores = of_scores * layer.score_scale
             gradients.append(parameter_gradients(layer, tokens, scores, query))
         else:
             gradients.append(None)

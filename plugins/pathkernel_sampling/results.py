@@ -104,7 +104,7 @@ class _AtPoints(Result):
 
 @dataclass(frozen=True)
 class Draws(_AtPoints):
-    """Result of draws by the no-U-turn sampler: a run for every point."""
+    """Result of draws from a posterior: a run for every point."""
 
     sampler: str = option("order-parameter", "Sampler.")
     draws: int | None = option(
@@ -230,8 +230,9 @@ class LearnedAttention(Draws):
 
     NAME is the folder of a study whose task gives tokens; draws go into NAME/attention.zarr. As
     many heads as the study has are learned, of the form chosen; those that it gives are left out.
-    In each draw the heads of a layer are ordered by their scores, since heads may be exchanged. The
-    same command resumes a run that was stopped.
+    In each draw the heads of a layer are ordered by their scores, since heads may be exchanged.
+    Parallel tempering weighs the modes of the posterior; --warm-up is then the sweeps of a stage.
+    The same command resumes a run that was stopped.
     """
 
     name = "attention"
@@ -244,6 +245,13 @@ class LearnedAttention(Draws):
         "width; marginal: nothing, at leading order in 1/N, and marginal-next-order at the next.",
         choices=("order-parameter", "collapsed", "weights", "marginal", "marginal-next-order"),
     )
+    method: str | None = option(
+        None,
+        "Sampling method. tempering: between a fitted mixture and the posterior, which weighs its "
+        "modes; nuts: single chains.  [default: tempering with order-parameter, otherwise nuts]",
+        type=str,
+        choices=("tempering", "nuts"),
+    )
     form: str = option(
         "key-vectors",
         "Form of a head. key-vectors: one vector; queries-keys: products of a rank; products: a "
@@ -252,26 +260,51 @@ class LearnedAttention(Draws):
     )
     rank: int = option(1, "Rank of the products of queries and keys.", minimum=1)
     variance: float = option(1.0, "Prior variance of the entries of a head.", above=0.0)
+    starts: int = option(
+        8,
+        "Starts of ascents to maxima, to tell modes that the draws missed; 0 for none.",
+        minimum=0,
+        maximum=1000,
+    )
     random_heads: int = option(
         10, "Draws of heads from the prior, to compare with.", minimum=2, maximum=1000
     )
 
+    @property
+    def is_tempered(self) -> bool:
+        """Whether draws are made by tempering.
+
+        Raises
+        ------
+        ValueError
+            If tempering is asked for with another sampler than order-parameter.
+        """
+        exact = self.sampler == LearnedAttention.sampler
+        if self.method == "tempering" and not exact:
+            raise ValueError(
+                f"method tempering draws order parameters besides attention, but sampler is "
+                f"{self.sampler}: take method nuts, or sampler order-parameter"
+            )
+        return exact and self.method != "nuts"
+
     def run_name(self, point: Point) -> str:
         """Name of the run at a point."""
-        return f"{self.name}/{self.form}-by-{self.sampler}/{point}"
+        by_nuts = not self.is_tempered and self.sampler == LearnedAttention.sampler
+        return f"{self.name}/{self.form}-by-{self.sampler}{'-nuts' * by_nuts}/{point}"
 
     def run_settings(self) -> dict[str, Any]:
         """Settings of a run that decide on its draws."""
-        names = ("sampler", "form", "rank", "variance", "random_heads")
-        return {name: getattr(self, name) for name in names}
+        names = ("sampler", "form", "rank", "variance", "random_heads", "starts")
+        settings = {name: getattr(self, name) for name in names}
+        return settings | {"method": "tempering" if self.is_tempered else "nuts"}
 
     def chains_of(self, study: StoredStudy, point: Point) -> tuple[Any, ...]:
         """Return the function that builds the chains of a point, and its arguments."""
-        attend = needs_sampling("pathkernel_sampling.attention.attend")
-        return attend.attention_chains, study, point, self
+        build = needs_sampling("pathkernel_sampling.attention.tempered").chains_of
+        return build, study, point, self
 
     def finish(self, run: Any, chains: Any) -> None:
-        """Write a SampleRun with mean attention, and what random heads are worth."""
+        """Write a SampleRun with mean attention, its modes, and what random heads are worth."""
         attend = needs_sampling("pathkernel_sampling.attention.attend")
         evidence = needs_sampling("pathkernel_sampling.chains.evidence")
         positions = run.read("unconstrained_posterior/position")
@@ -279,7 +312,14 @@ class LearnedAttention(Draws):
             "attention": attend.mean_attention(chains, positions),
             "random_heads": attend.random_heads(chains, self.random_heads),
         }
-        run.finish(evidence.UNKNOWN, groups)  # heads that may be exchanged make several modes
+        estimate = evidence.UNKNOWN  # heads that may be exchanged make several modes
+        if self.is_tempered:
+            values = needs_sampling("pathkernel_sampling.attention.stage_values")
+            groups["tempering"] = values.tempering(run, chains)
+            estimate = values.log_evidence(groups["tempering"])
+        mode_values = needs_sampling("pathkernel_sampling.attention.mode_values")
+        groups |= mode_values.modes_and_maxima(run, chains, estimate.log_evidence, self.starts)
+        run.finish(estimate, groups)
 
     def views(self, study: StoredStudy) -> Iterator[Table | Chart | str]:
         """Yield what learned heads are worth beside given and random ones, and what they see."""

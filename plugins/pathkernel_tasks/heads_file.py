@@ -148,14 +148,19 @@ def save_heads(
     Raises
     ------
     ValueError
-        If there is no layer, the label vectors hold NaN or infinity, or the suffix is another.
-        Nothing is written then.
+        If there is no layer, one has linear attention, the label vectors hold NaN or infinity, or
+        the suffix is another. Nothing is written then.
     """
     check_heads_suffix(path)
     if not layers:
         raise ValueError("layers must hold at least one layer, but is empty")
     arrays = {}
     for number, layer in enumerate(layers, start=1):
+        if layer.linear:
+            raise ValueError(
+                f"layer {number} has linear attention, but a heads file holds heads with softmax; "
+                "return linear layers from a task of your own"
+            )
         arrays[f"queries.{number}"] = np.ascontiguousarray(layer.queries)
         arrays[f"keys.{number}"] = np.ascontiguousarray(layer.keys)
     arrays["scale"] = np.array([_scale(layer) for layer in layers])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -27,8 +28,8 @@ from pathkernel_sampling.attention.models import JointModel, MarginalModel, atte
 from pathkernel_sampling.chains.ensemble import Chains
 from pathkernel_sampling.results import LearnedAttention
 
-_ATTENDING = 50  # test examples on which the attention of draws is summed up
-_SHOWN = 8  # test examples whose mean attention is kept
+ATTENDING = 50  # test examples on which the attention of draws is summed up
+SHOWN = 8  # test examples whose mean attention is kept
 _DRAWS = 400  # of all chains, whose attention is averaged
 
 
@@ -57,7 +58,7 @@ class AttentionChains(Chains):
         """
         network = self.attention.network
         ordered, attended = np.empty_like(matrices), []
-        inputs = self.test_inputs[0][:_ATTENDING]
+        inputs = self.test_inputs[0][:ATTENDING]
         for index in np.ndindex(matrices.shape[:2]):
             orders = orders_of_heads(self.attention, matrices[index])
             paths = order_of_paths(self.attention, orders)
@@ -79,14 +80,19 @@ class AttentionChains(Chains):
 
         The last layer's is that of the token that is read out.
         """
-        posterior, model = self.attention, self.model
+        omegas = self.attention_of(self.layers_at(position), inputs)
+        return [omega[:, order] for omega, order in zip(omegas, orders)]
+
+    def layers_at(self, position: np.ndarray) -> list[Layer]:
+        """Layers at a position of the model."""
+        model = self.model
         assert isinstance(model, JointModel | MarginalModel)
-        layers = posterior.layers_at(np.asarray(model.attention(position)))
+        return self.attention.layers_at(np.asarray(model.attention(position)))
+
+    def attention_of(self, layers: Sequence[Layer], inputs: np.ndarray) -> list[np.ndarray]:
+        """Attention (examples, H, M, M or 1) of layers; of the last one at the token read out."""
         queries = [None] * (len(layers) - 1) + [self._read_out]
-        return [
-            layer.attention(inputs, query=query)[:, order]
-            for layer, query, order in zip(layers, queries, orders)
-        ]
+        return [layer.attention(inputs, query=query) for layer, query in zip(layers, queries)]
 
     @cached_property
     def _read_out(self) -> int | None:
@@ -116,9 +122,14 @@ def order_of_paths(posterior: AttentionPosterior, orders: list[np.ndarray]) -> n
 
 
 def attention_chains(
-    study: StoredStudy, point: Point, settings: LearnedAttention
+    study: StoredStudy,
+    point: Point,
+    settings: LearnedAttention,
+    kind: type[AttentionChains] = AttentionChains,
 ) -> AttentionChains:
     """Build the chains of a point of a study from its data, which are drawn again.
+
+    ``kind`` is the class of the chains.
 
     Raises
     ------
@@ -154,7 +165,7 @@ def attention_chains(
         realisation.readout,
     )
     model = attention_model(settings.sampler, posterior)
-    return AttentionChains(model, rebuilt, settings.thin, attention=posterior)
+    return kind(model, rebuilt, settings.thin, attention=posterior)
 
 
 def _form(settings: LearnedAttention, heads: int, width: int) -> Layer:
@@ -179,7 +190,7 @@ def mean_attention(chains: AttentionChains, positions: np.ndarray) -> xr.Dataset
     """
     posterior, flat = chains.attention, positions.reshape(-1, positions.shape[-1])
     step = max(1, len(flat) // _DRAWS)
-    inputs = chains.test_inputs[0][:_SHOWN]
+    inputs = chains.test_inputs[0][:SHOWN]
     total, count = 0.0, 0
     for position in flat[::step]:
         matrix = np.asarray(_order_parameter(chains.model, position))

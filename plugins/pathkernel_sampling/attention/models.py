@@ -9,10 +9,11 @@ integrated out at leading order in 1/N, or at the next.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -23,9 +24,7 @@ from pathkernel_core.action.solution import Solution
 from pathkernel_core.arrays.backend import to_host
 from pathkernel_core.contracts.hooks import unknown_name
 from pathkernel_core.contracts.sampler import Model
-from pathkernel_core.energy.form import Form
 from pathkernel_core.learned.posterior import AttentionPosterior
-from pathkernel_core.paths.network import Network
 from pathkernel_core.prediction.differentiable import traceable_form
 from pathkernel_core.system.errors import MinimisationError, NotPositiveDefiniteError
 from pathkernel_sampling.attention.corrections import (
@@ -35,75 +34,128 @@ from pathkernel_sampling.attention.corrections import (
 )
 from pathkernel_sampling.corrections.loops import Expansion, prior_loops
 from pathkernel_sampling.models.energy_derivatives import EnergyDerivatives
+from pathkernel_sampling.models.input_gradients import energy_of_inputs
 from pathkernel_sampling.models.likelihood import at_most_square, pytree
-from pathkernel_sampling.models.models import MODELS, WeightsModel, host_generator
+from pathkernel_sampling.models.models import (
+    MODELS,
+    OrderParameterModel,
+    WeightsModel,
+    host_generator,
+)
 
 
 class _Likelihood:
     """As :class:`pathkernel_sampling.models.likelihood.Likelihood`, differentiable in ξ, too."""
 
-    def __init__(self, xi: jax.Array, labels: jax.Array, network: Network, temperature: float):
-        examples, paths, width = xi.shape
-        space = "examples" if examples <= paths * width else "features"
-        self._form: Form = traceable_form(xi, labels, space)
-        scales = math.sqrt(network.kernel_variance) * network.path_scales
-        self._deviation = jnp.asarray(scales[:, None])
-        self._temperature, self._rows = jnp.asarray(temperature), labels.size
+    def __init__(
+        self, xi: jax.Array, labels: jax.Array, deviation: jax.Array, temperature: jax.Array
+    ):
+        self._xi, self._labels = xi, labels
+        self._deviation, self._temperature = deviation, temperature
 
     def log_likelihood(self, factor: jax.Array) -> jax.Array:
         """Normalised log density of the labels at U = F Fᵀ, for F (n·C, r)."""
-        factor, _ = at_most_square(self._deviation * factor)
-        value = self._form.energy(factor, self._temperature)
-        return -0.5 * (value + self._rows * math.log(2 * math.pi))
+        _, paths, width = self._xi.shape
+        features = self._xi / math.sqrt(paths * width)
+        value = energy_of_inputs(
+            self._deviation * factor, features, self._labels, self._temperature
+        )
+        return -0.5 * (value + self._labels.size * math.log(2 * math.pi))
 
     def moments(self, factor: jax.Array, test: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Mean and variance (Eq. 29, 30) of the predictor given U = F Fᵀ at ξ of new examples."""
+        examples, paths, width = self._xi.shape
+        space = "examples" if examples <= paths * width else "features"
+        form: Any = traceable_form(self._xi, self._labels, space)
         factor, _ = at_most_square(self._deviation * factor)
-        posterior: Any = self._form.posterior(factor, self._temperature)  # type: ignore[arg-type]
+        posterior = form.posterior(factor, self._temperature)
         return posterior.moments(test, None, factor)
 
 
-@pytree(("inputs", "labels"), ("posterior", "name"))
+class _Form:
+    """What compiled code depends on: equal for posteriors that differ in numbers alone.
+
+    Widths and variances of the network enter by its model, and temperature by its value.
+    """
+
+    def __init__(self, posterior: AttentionPosterior, name: str):
+        self.posterior, self.name = posterior, name
+        learned = {number for number, *_ in posterior.parts}
+        self._key: tuple[Any, ...] = (id(posterior),)
+        if name == OrderParameterModel.name and len(learned) == len(posterior.layers):
+            network = posterior.network
+            layers = cast("list[Any]", posterior.layers)
+            scales = [(layer.score_scale, layer.linear) for layer in layers]
+            kinds = [type(layer) for layer in posterior.layers]
+            parts = [(name, shape, sigma) for _, name, _, shape, sigma in posterior.parts]
+            structure = network.heads, tuple(s is None for s in network.skips), network.outputs
+            self._key = (name, *structure, *kinds, *scales, *parts, posterior.readout)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Form) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+
+@pytree(("inputs", "labels", "deviation", "temperature", "beside"), ("form",))
 class JointModel:
     """Exact posterior of attention and of weights, or of order parameters.
 
     The parameters are those of a model of :mod:`pathkernel_sampling.models.models`, then those of
-    attention, divided by their prior deviation. New examples are token sequences.
+    attention, divided by their prior deviation. New examples are token sequences. Of order
+    parameters widths, variances and temperature are data of compiled code.
 
     Parameters
     ----------
     posterior : AttentionPosterior
     name : {"order-parameter", "collapsed", "weights"}
         Whose parameters are drawn besides those of attention.
+
+    Attributes
+    ----------
+    beside : Model
+        Model of the weights or order parameters, without data: what their prior decides.
     """
 
     def __init__(self, posterior: AttentionPosterior, name: str):
-        self.posterior, self.name = posterior, name
+        self.form = _Form(posterior, name)
         self.inputs, self.labels = posterior.inputs, posterior.labels
+        network = posterior.network
+        scales = math.sqrt(network.kernel_variance) * network.path_scales
+        self.deviation = jnp.asarray(scales[:, None])
+        self.temperature = jnp.asarray(float(posterior.temperature))
+        if name == WeightsModel.name:
+            no_examples = jnp.empty((0, network.n_paths, self.inputs.shape[2]))
+            no_labels = jnp.empty((0, network.outputs))
+            self.beside: Model = WeightsModel(no_examples, no_labels, network, 1.0)
+        else:
+            self.beside = MODELS[name](None, network)  # type: ignore[arg-type]
+
+    @property
+    def name(self) -> str:
+        """Name of the sampler."""
+        return self.form.name
+
+    @property
+    def posterior(self) -> AttentionPosterior:
+        """Posterior of attention, or in compiled code one of the same form."""
+        return self.form.posterior
 
     @property
     def dimension(self) -> int:
         """Number of parameters."""
-        return self._without_data.dimension + self.posterior.dimension
-
-    @property
-    def _without_data(self) -> Model:
-        """Model of the weights, for what their prior alone decides."""
-        network = self.posterior.network
-        if self.name == WeightsModel.name:
-            no_examples = jnp.empty((0, network.n_paths, self.inputs.shape[2]))
-            return WeightsModel(no_examples, jnp.empty((0, network.outputs)), network, 1.0)
-        return MODELS[self.name](None, network)  # type: ignore[arg-type]
+        return self.beside.dimension + self.posterior.dimension
 
     def initial(self, key: jax.Array) -> jax.Array:
         """Draw (dimension,) from the prior, on the host."""
         attention = self.posterior.initial(host_generator(jax.random.fold_in(key, 1)))
-        return jnp.concatenate([self._without_data.initial(key), attention])
+        return jnp.concatenate([self.beside.initial(key), attention])
 
     def log_prior(self, x: jax.Array) -> jax.Array:
         """Normalised log density of the prior at x (dimension,)."""
         weights, attention = self._split(x)
-        return self._without_data.log_prior(weights) + _log_normal(attention)
+        return self.beside.log_prior(weights) + _log_normal(attention)
 
     def log_density(self, x: jax.Array) -> jax.Array:
         """Log of prior times likelihood at x (dimension,)."""
@@ -126,7 +178,7 @@ class JointModel:
         return self._split(x)[1]
 
     def _split(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        size = self._without_data.dimension
+        size = self.beside.dimension
         return x[:size], x[size:]
 
     def _condition_on(self, attention: jax.Array) -> Model:
@@ -134,10 +186,11 @@ class JointModel:
         posterior = self.posterior
         xi = posterior.attend(posterior.layers_at(attention), self.inputs)
         labels = self.labels.reshape(len(xi), -1)
-        rest = labels, posterior.network, posterior.temperature
         if self.name == WeightsModel.name:
-            return WeightsModel(xi, *rest)
-        return MODELS[self.name](_Likelihood(xi, *rest), posterior.network)  # type: ignore[arg-type]
+            return WeightsModel(xi, labels, posterior.network, self.temperature)
+        model: Any = copy.copy(self.beside)
+        model.likelihood = _Likelihood(xi, labels, self.deviation, self.temperature)
+        return model
 
 
 @pytree((), ("posterior", "next_order"))

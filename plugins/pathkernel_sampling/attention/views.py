@@ -14,8 +14,8 @@ import xarray as xr
 from pathkernel_datasets.results.draws import point_of
 from pathkernel_datasets.results.stored_study import StoredStudy
 from pathkernel_datasets.variables.measures import measures_of
+from pathkernel_sampling.attention.mode_views import mode_views
 from pathkernel_sampling.chains.diagnostics import diagnose_quietly
-from pathkernel_sampling.chains.draw_variables import settings_of
 from pathkernel_sampling.corrections.views import label_frame
 from pathkernel_sampling.draws.sampled import Run
 from pathkernel_views.chart import Chart, NothingToPlot
@@ -43,21 +43,29 @@ _DRAWS = ("chain", "draw")
 
 def attention_views(study: StoredStudy, names: Sequence[str]) -> Iterator[Table | Chart | str]:
     """Yield tables and warnings of every run, then charts of all."""
-    runs = [Run(study, name) for name in names]
+    runs, pictures = [Run(study, name) for name in names], []
     for run in runs:
         yield worth(run)
         yield heads(run)
+        of_modes = [*mode_views(run, _title(run), _chart_name(run))]
+        yield from (view for view in of_modes if not isinstance(view, Chart))
+        pictures += [view for view in of_modes if isinstance(view, Chart)]
         yield from run.sentences()
+    yield from pictures
     for run in runs:
-        name = run.name.partition("/")[2].replace("/", "_").replace("-", "_").replace(".", "_")
         yield Chart(
-            name.lower(),
+            _chart_name(run),
             f"Learned attention, {_title(run)}",
             "Mean over draws of the attention of each head to the tokens of some test examples, "
             "heads of a layer by decreasing score. Of the last layer it is that of the token read "
             "out.",
             partial(_attention, run),
         )
+
+
+def _chart_name(run: Run) -> str:
+    name = run.name.partition("/")[2]
+    return name.replace("/", "_").replace("-", "_").replace(".", "_").lower()
 
 
 def worth(run: Run) -> Table:
@@ -129,12 +137,12 @@ def heads(run: Run) -> Table:
 
 
 def _frame(run: Run, columns: xr.Dataset) -> pd.DataFrame:
-    settings = {"form": settings_of(run.draws)["form"], **run.settings}
+    settings = {"form": run.all_settings["form"], **run.settings}
     return labelled_frame(label_frame(frame_of(columns), settings), _LABELS)
 
 
 def _title(run: Run) -> str:
-    settings = settings_of(run.draws)
+    settings = run.all_settings
     form, sampler = settings["form"].replace("-", " "), settings["sampler"]
     return f"{form}, sampler {sampler}, {point_of(run.settings).description}"
 

@@ -42,7 +42,7 @@ class Diagnostics:
         Diagnostics of every entry of U on and below the diagonal: ``mean``, ``sd``, ``mcse`` of
         the mean, ``r_hat`` (rank-normalised, split), ``ess_bulk`` and ``ess_tail``.
     bfmi : array, shape (chain,)
-        Estimated Bayesian fraction of missing information of each chain.
+        Estimated Bayesian fraction of missing information of each chain; NaN of replicas.
     chains, draws : int
         Number of chains, and of draws of each.
     divergences, saturated : int
@@ -115,9 +115,10 @@ def diagnose(run: xr.DataTree) -> Diagnostics:
         "ess_tail": diagnose_quietly(arviz_stats.ess, values, method="tail"),
     }
     bfmi = np.full(chains, np.nan)
-    if draws >= _SMALLEST:
+    if draws >= _SMALLEST and "energy" in statistics:  # replicas swap theirs
         bfmi = arviz_stats.bfmi(statistics["energy"].load()).values
-    counts = (int(statistics[name].sum()) for name in ("diverging", "reached_max_tree_depth"))
+    names = ("diverging", "reached_max_tree_depth")
+    counts = (int(statistics[name].sum()) if name in statistics else 0 for name in names)
     return Diagnostics(xr.Dataset(entries), bfmi, chains, draws, *counts)
 
 

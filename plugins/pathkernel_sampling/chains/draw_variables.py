@@ -32,7 +32,15 @@ STATE = "state/"
 
 _STORED_STATE = "state_"  # of the variables that hold them
 # groups without the dimension draw
-_UNDRAWN = ("adaptation", "observed_data", "attention", "random_heads")
+_UNDRAWN = (
+    "adaptation",
+    "observed_data",
+    "attention",
+    "random_heads",
+    "tempering",
+    "modes",
+    "maxima",
+)
 
 _MEANINGS = {
     "order_parameter": ("order parameter U", "1"),
@@ -49,10 +57,11 @@ _MEANINGS = {
     "label": ("label of the training example", "1"),
     "position": ("sampled coordinates", "1"),
     "attended_tokens": ("tokens that a head attends to, exp of the entropy of its attention", "1"),
+    "log_ratio": ("log ratio of posterior and mixture, of the replica at each level", "nat"),
     "draws_done": ("draws of each chain", "1"),
     "seconds": ("time spent on the run so far", "s"),
-    "log_evidence": ("log evidence ln p(Y), by bridge sampling", "nat"),
-    "log_evidence_error": ("standard error of the estimate by bridge sampling", "nat"),
+    "log_evidence": ("log evidence ln p(Y), by bridge sampling or tempering", "nat"),
+    "log_evidence_error": ("standard error of the log evidence", "nat"),
 }
 """Meaning and unit of a variable by its name, also of the statistics of a plugin's sampler."""
 
@@ -78,6 +87,7 @@ def labelled_run(
         "predictor_variance": ("test_set", "example", *outputs),
         "position": ("coordinate",),
         "attended_tokens": ("head",),
+        "log_ratio": ("level",),
     }
     chains, end = arrays[ORDER_PARAMETER].shape[:2]
     groups: dict[str, dict[str, np.ndarray]] = {}

@@ -52,10 +52,15 @@ class Run:
         yield f"Draws: {file}, group {group}"
 
     @cached_property
+    def all_settings(self) -> dict[str, Any]:
+        """Settings that the draws were made with."""
+        return settings_of(self.draws)
+
+    @property
     def settings(self) -> dict[str, Any]:
         """Sampler, width, temperature and seed."""
-        settings = settings_of(self.draws)
-        return {name: settings[name] for name in ("sampler", "width", "temperature", "seed")}
+        names = ("sampler", "width", "temperature", "seed")
+        return {name: self.all_settings[name] for name in names}
 
     @property
     def title(self) -> str:

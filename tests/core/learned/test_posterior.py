@@ -281,3 +281,23 @@ def test_gradients_by_inputs_refuse_kernels_and_other_shapes():
     given, learned = pk.attention_gradients(inputs, [matrices, layers[1]], np.ones((14, 4, WIDTH)))
     assert given is None
     assert [gradient.shape for gradient in learned] == [(2, 3, WIDTH)] * 2
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_gradients_of_linear_attention_are_those_of_differences(seed):
+    """Of layers of random forms, each linear or not."""
+    generator = np.random.default_rng(seed)
+    inputs, labels = generator.normal(size=(9, 4, 3)), generator.normal(size=9)
+    forms = [
+        lambda linear: pk.KeyVectors(np.zeros((2, 3)), linear=linear),
+        lambda linear: pk.AttentionProduct(np.zeros((2, 3, 3)), linear=linear),
+        lambda linear: pk.QueryKey(*np.zeros((2, 2, 2, 3)), linear=linear),
+    ]
+    first, second = (forms[number] for number in generator.integers(3, size=2))
+    layers = [first(bool(generator.integers(2))), second(True)]
+    posterior = pk.AttentionPosterior(inputs, labels, layers, pk.Network((2, 2), 30), 0.3)
+    assert posterior.layers_at(posterior.start)[1].linear
+    x, direction = generator.normal(size=(2, posterior.dimension))
+    ahead, behind = (posterior.evaluate(x + sign * 1e-4 * direction) for sign in (1, -1))
+    slope = (ahead.log_density - behind.log_density) / 2e-4
+    assert posterior.evaluate(x).gradient @ direction == pytest.approx(slope, rel=1e-5, abs=1e-5)

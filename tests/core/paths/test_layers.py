@@ -63,6 +63,26 @@ def test_three_ways_to_give_heads_agree(library, generator, scale):
         np.testing.assert_allclose(column, omega[..., 1:2], rtol=0, atol=1e-14, err_msg=name)
 
 
+def test_linear_attention_is_the_score_over_the_number_of_tokens(library, generator):
+    inputs, vectors = generator.standard_normal((3, 4, 5)), generator.standard_normal((2, 5))
+    queries, keys = generator.standard_normal((2, 2, 6, 5))
+    products = np.einsum("hgi,hgj->hij", keys, queries)
+    expected = 0.7 * np.einsum("psi,hij,ptj->phst", inputs, products, inputs) / 4
+    of_vectors = np.repeat(0.7 * np.einsum("hi,psi->phs", vectors, inputs)[..., None] / 4, 4, 3)
+    passed = {
+        "queries and keys": (pk.QueryKey(queries, keys, 0.7, linear=True), expected),
+        "product": (pk.AttentionProduct(products, 0.7, linear=True), expected),
+        "vectors": (pk.KeyVectors(vectors, 0.7, linear=True), of_vectors),
+    }
+    for name, (layer, omega) in passed.items():
+        layer = layer.convert(library.array).keep_heads([2, 1])
+        assert layer.linear
+        complete = library.numpy(layer.attention(library.array(inputs)))
+        np.testing.assert_allclose(complete, omega[:, ::-1], rtol=1e-12, atol=1e-13, err_msg=name)
+        column = library.numpy(layer.attention(library.array(inputs), query=1))
+        np.testing.assert_allclose(column[..., 0], omega[:, ::-1, :, 1], rtol=1e-12, atol=1e-13)
+
+
 @pytest.mark.parametrize("readout", ["last", "mean"])
 def test_batches_change_nothing(library, generator, readout):
     inputs = generator.standard_normal((7, 4, 5))

@@ -24,11 +24,23 @@ from pathkernel_sampling.attention.attend import (
     order_of_paths,
     orders_of_heads,
 )
+from pathkernel_sampling.attention.mode_values import missed_modes
+from pathkernel_sampling.attention.stage_values import warnings
+from pathkernel_sampling.attention.tempered import chains_of
 from pathkernel_sampling.chains.store import SampleRun, open_run
 from pathkernel_sampling.results import LearnedAttention
 from pathkernel_tasks.single_location import SingleLocation
+from pathkernel_views.chart import Chart
+from pathkernel_views.table import Table
 
-SETTINGS = {"widths": (10,), "chains": 2, "warm_up": 30, "thin": 5, "random_heads": 2}
+SETTINGS = {
+    "widths": (10,),
+    "chains": 2,
+    "warm_up": 30,
+    "thin": 5,
+    "random_heads": 2,
+    "starts": 1,
+}
 RUN = "attention/key-vectors-by-order-parameter/seed-0_T-0.1_N-10"
 
 
@@ -64,7 +76,8 @@ def test_a_killed_run_resumes_with_the_same_draws(sampled, tmp_path, monkeypatch
         run_result(LearnedAttention(**SETTINGS, draws=20), path)
     assert open_run(StoredStudy(path), RUN)["posterior"].sizes["draw"] < 20
     run_result(LearnedAttention(**SETTINGS, draws=20), path)
-    for group in ("posterior", "predictions", "attention", "random_heads"):
+    groups = "posterior", "predictions", "attention", "random_heads", "tempering", "modes", "maxima"
+    for group in groups:
         first, second = (
             open_run(StoredStudy(folder), RUN)[group].to_dataset() for folder in (sampled, path)
         )
@@ -85,6 +98,75 @@ def test_a_run_has_what_arviz_and_readers_expect(sampled):
     u = posterior["order_parameter"].values
     assert (u[..., 0, 0] >= u[..., 1, 1]).all()  # heads by decreasing score
     assert json.loads(run.attrs["settings"])["form"] == "key-vectors"
+
+
+def test_modes_have_masses_evidence_and_maxima(sampled):
+    run = open_run(StoredStudy(sampled), RUN)
+    modes, stages = run["modes"].load(), run["tempering"].load()
+    assert float(modes["mass"].sum()) == pytest.approx(1)
+    np.testing.assert_allclose(modes["mass_of_chain"].sum("mode"), 1, rtol=1e-12)
+    np.testing.assert_allclose(modes["attention"].sum("token"), 1, rtol=1e-12)
+    assert all(len(name.split(" + ")) == 2 for name in modes["name"].values)
+    evidence = float(run["adaptation"]["log_evidence"])
+    total = evidence + np.log(np.exp(modes["log_evidence"] - evidence).sum())
+    assert float(total) == pytest.approx(evidence)
+    of_chains = stages["log_evidence"].sel(stage="draws")
+    assert of_chains.min() <= evidence <= of_chains.max()
+    assert (stages["stages"] >= 2).all()
+    assert ((stages["smallest_swap"] > 0) & (stages["smallest_swap"] <= 1)).all()
+    assert int(run["maxima"]["starts"].sum()) == 1
+    assert run["maxima"]["mode_of_maximum"].isin(modes["mode"]).all()
+
+
+def test_single_chains_are_a_choice(sampled):
+    settings = LearnedAttention(**SETTINGS, method="nuts")
+    study = StoredStudy(sampled)
+    point = study.point(10.0)
+    assert settings.run_name(point) != LearnedAttention(**SETTINGS).run_name(point)
+    build, *arguments = settings.chains_of(study, point)
+    assert type(build(*arguments)).__name__ == "AttentionChains"
+    assert not LearnedAttention(**SETTINGS, sampler="marginal").is_tempered
+    with pytest.raises(ValueError, match=r"method tempering .* but sampler is marginal"):
+        LearnedAttention(**SETTINGS, sampler="marginal", method="tempering").run_name(point)
+
+
+def test_too_many_parameters_for_a_mixture_are_told(tmp_path):
+    task = SingleLocation(examples=6, test_examples=5, tokens=3, token_width=150)
+    run_study(Study(task, [10]), tmp_path / "study")
+    study = StoredStudy(tmp_path / "study")
+    settings = LearnedAttention(**SETTINGS)
+    with pytest.raises(StudyError, match=r"300 parameters, 304 with .* take --method nuts"):
+        chains_of(study, study.point(10.0), settings)
+    chains = chains_of(study, study.point(10.0), LearnedAttention(**SETTINGS, method="nuts"))
+    assert chains.attention.dimension == 300
+
+
+def test_stages_that_disagree_are_told(sampled):
+    stages = open_run(StoredStudy(sampled), RUN)["tempering"].to_dataset().load()
+    good = stages.assign(
+        agrees=stages["agrees"] | True,
+        smallest_swap=stages["smallest_swap"] * 0 + 0.5,
+        log_evidence=stages["log_evidence"] * 0 - 3.0,
+    )
+    assert warnings(good) == []
+    (line,) = warnings(good.assign(agrees=good["agrees"] & (good["chain"] == 0)))
+    assert "in 1 of 2 chains" in line
+    (line,) = warnings(good.assign(smallest_swap=good["smallest_swap"] * 0.1))
+    assert "0.05 of the sweeps" in line
+    spread = good.assign(log_evidence=good["log_evidence"] + 10 * good["chain"])
+    (line,) = warnings(spread)
+    assert "spread by 7.07 nats" in line
+
+
+def test_maxima_that_no_draw_resembles_are_told(sampled):
+    maxima = open_run(StoredStudy(sampled), RUN)["maxima"].to_dataset().load().isel(maximum=[0, 0])
+    values = {"log_evidence": [-20.0, -30.0], "is_seen": [True, False], "starts": [1, 1]}
+    maxima = maxima.assign({name: ("maximum", value) for name, value in values.items()})
+    assert missed_modes(maxima) == []  # e^−10 of the evidence
+    likely = maxima.assign(log_evidence=("maximum", [-20.0, -21.0]))
+    (line,) = missed_modes(likely)
+    assert line.startswith("maximum 2, where 1 starts ended")
+    assert missed_modes(likely.assign(is_seen=("maximum", [True, True]))) == []
 
 
 def test_heads_are_ordered_by_their_scores():
@@ -125,7 +207,11 @@ def test_the_views_compare_learned_random_and_given_heads(sampled):
     assert 0 <= row["accuracy"] <= 1
     assert list(heads.frame["head"]) == ["1-1", "1-2"]
     assert any(str(line).startswith("Draws: ") for line in rest)
-    assert rest[-1].altair() is not None
+    tables = [view.name for view in rest if isinstance(view, Table)]
+    assert tables == ["modes", "maxima", "stages"]
+    charts = [view for view in rest if isinstance(view, Chart)]
+    assert len(charts) == 2
+    assert all(chart.altair() is not None for chart in charts)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +257,7 @@ def test_studies_without_tokens_are_refused(tmp_path):
 def test_the_command_prints_the_tables(sampled, capsys, are_documented):
     options = ("--width", "10", "--chains", "2", "--warm-up", "30", "--thin", "5", "--draws", "20")
     with pytest.raises(SystemExit) as exit_:
-        main(["attend", str(sampled), *options, "--random-heads", "2", "--json"])
+        main(["attend", str(sampled), *options, "--random-heads", "2", "--starts", "1", "--json"])
     out, err = capsys.readouterr()
     assert exit_.value.code == 0, err
     assert are_documented(json.loads(out)["tables"])

@@ -1,5 +1,6 @@
 """Models of attention and weights together: densities, gradients, and draws that agree."""
 
+import dataclasses
 import functools
 
 import numpy as np
@@ -68,6 +69,28 @@ def test_given_attention_the_density_is_that_of_its_weights(name, outputs):
     np.testing.assert_allclose(actual[2], expected[2], rtol=1e-8, atol=1e-8)
     for value, want in zip(actual[3], expected[3], strict=True):
         np.testing.assert_allclose(value, want, rtol=1e-9, atol=1e-12)
+
+
+def test_one_program_serves_all_widths_and_temperatures():
+    """But not other forms; each with its own density."""
+
+    @jax.jit
+    def evaluate(model, x):
+        return model.log_density(x)
+
+    cases = [posterior(width=width, temperature=t) for width, t in ((4, 0.3), (9, 0.3), (9, 1.0))]
+    models = [attention_model("order-parameter", case) for case in cases]
+    x = models[0].initial(jax.random.key(0))
+    values = [float(evaluate(model, x)) for model in models]
+    assert evaluate._cache_size() == 1
+    alone = [float(jax.jit(model.log_density)(x)) for model in models]
+    assert values == pytest.approx(alone, rel=1e-12)
+    assert len(set(values)) == 3
+    other = dataclasses.replace(cases[0], layers=[pk.KeyVectors(np.ones((2, 3)), 2.0)])
+    scaled = attention_model("order-parameter", other)
+    value = float(jax.jit(scaled.log_density)(x))
+    assert float(evaluate(scaled, x)) == pytest.approx(value, rel=1e-12)
+    assert evaluate._cache_size() == 2
 
 
 @pytest.mark.parametrize("name", [*NAMES[:-1], pytest.param(NAMES[-1], marks=pytest.mark.slow)])

@@ -1,0 +1,193 @@
+"""Tempering: mixtures, levels, evidence, and modes of known mass."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax")
+pytest.importorskip("blackjax")
+
+import jax.numpy as jnp
+from scipy.special import logsumexp
+
+from pathkernel_sampling.models.likelihood import pytree
+from pathkernel_sampling.tempering.levels import (
+    choose_levels,
+    log_ratio_of_evidence,
+    swap_rates,
+)
+from pathkernel_sampling.tempering.mixture import fit_mixture
+from pathkernel_sampling.tempering.replicas import (
+    MOST_LEVELS,
+    draw_inside,
+    place_replicas,
+    sweep,
+)
+from pathkernel_sampling.tempering.stages import agree, stage_evidence, temper
+
+NARROW, DISTANCE, LOG_EVIDENCE = 0.2, 2.0, 3.0
+
+
+@pytree(("share",), ("dimension",))
+@dataclasses.dataclass(eq=False)
+class TwoModes:
+    """A standard normal density, and a narrow one of a known share, times e³; one half of space."""
+
+    dimension: int
+    share: float
+
+    def log_density(self, x):
+        wide = -0.5 * x @ x
+        other = (x - DISTANCE) / NARROW
+        narrow = -0.5 * other @ other - self.dimension * jnp.log(NARROW)
+        density = jnp.logaddexp(jnp.log1p(-self.share) + wide, jnp.log(self.share) + narrow)
+        return density - 0.5 * self.dimension * jnp.log(2 * jnp.pi) + LOG_EVIDENCE
+
+    def contains(self, x):
+        return x[0] - x[1] >= 0  # of which the density knows nothing: both halves are alike
+
+
+def pilot(generator, dimension=6):
+    """Draws of both modes alike, in the half that the target contains."""
+    wide = generator.normal(size=(150, dimension))
+    narrow = DISTANCE + NARROW * generator.normal(size=(150, dimension))
+    draws = np.concatenate([wide, narrow])
+    draws[:, :2] = -np.sort(-draws[:, :2], axis=1)
+    return draws
+
+
+@pytest.fixture(scope="module")
+def tempered():
+    target = TwoModes(6, 0.05)
+    return target, temper(target, pilot(np.random.default_rng(0)), jax.random.key(0), 300)
+
+
+def test_a_narrow_mode_has_its_mass(tempered):
+    """5 % of the mass in a volume of 6e-5, seen by the pilot at 50 %."""
+    target, result = tempered
+    key, generator = jax.random.key(1), np.random.default_rng(1)
+    _, rows = sweep(target, result.ladder, result.replicas, key, generator, 3000)
+    is_narrow = rows["position"].mean(1) > DISTANCE / 2
+    blocks = is_narrow.reshape(10, -1).mean(1)
+    error = blocks.std(ddof=1) / np.sqrt(10)
+    assert error < 0.02
+    assert abs(is_narrow.mean() - 0.05) < 4 * error
+    value, error = stage_evidence(result.ladder, float(result.share), rows["log_ratio"])
+    half = np.log(0.5)
+    assert error < 0.05
+    assert abs(value - half - LOG_EVIDENCE) < 4 * error + 0.01
+    inside = jax.vmap(target.contains)(rows["position"])
+    assert np.asarray(inside).all()
+
+
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_a_mode_that_the_pilot_saw_is_not_lost(seed):
+    """Although a stage has hardly a draw in it: the mixture keeps it."""
+    target, key = TwoModes(6, 0.01), jax.random.key(seed)
+    generator = np.random.default_rng(seed)
+    result = temper(target, pilot(generator), key, 100)
+    _, rows = sweep(target, result.ladder, result.replicas, key, generator, 2000)
+    is_narrow = rows["position"].mean(1) > DISTANCE / 2
+    assert 0.002 < is_narrow.mean() < 0.04
+
+
+def test_stages_say_whether_they_agree(tempered):
+    _, result = tempered
+    assert result.agreed
+    assert 2 <= result.stages <= 6
+    levels = np.asarray(result.ladder.levels)[: int(result.ladder.count)]
+    assert levels[0] == 0
+    assert levels[-1] == 1
+    assert (np.diff(levels) > 0).all()
+    values, errors = np.array([0.0, 1.0]), np.array([0.01, 0.01])
+    masses, mass_errors = np.full((2, 3), 1 / 3), np.full((2, 3), 0.01)
+    assert agree(values * 0.05, errors, masses, mass_errors)
+    assert not agree(values, errors, masses, mass_errors)
+    masses[1] += 0.2, -0.2, 0.0
+    assert not agree(values * 0.05, errors, masses, mass_errors)
+
+
+def test_one_program_serves_all_levels_and_sweeps(tempered):
+    """And all numbers of the target."""
+    from pathkernel_sampling.tempering.replicas import _advance
+
+    _target, result = tempered
+    before = _advance._cache_size()
+    other = TwoModes(6, 0.3)
+    replicas = place_replicas(other, result.ladder.mixture, np.asarray(result.replicas.positions))
+    levels = np.linspace(0, 1, 10)
+    padded = np.pad(levels, (0, MOST_LEVELS - 10), constant_values=1.0)
+    ladder = result.ladder._replace(levels=padded, count=np.array(10))
+    generator = np.random.default_rng(0)
+    _, rows = sweep(other, ladder, replicas, jax.random.key(0), generator, 7)
+    assert _advance._cache_size() == before
+    assert rows["position"].shape == (7, 6)
+    assert np.isnan(rows["log_ratio"][:, 10:]).all()
+    assert np.isfinite(rows["log_ratio"][:, :10]).all()
+
+
+def test_a_mixture_outside_the_domain_is_refused(tempered):
+    _, result = tempered
+    far = result.ladder.mixture._replace(means=np.tile([0.0, 99.0, 0, 0, 0, 0], (8, 1)))
+    with pytest.raises(ValueError, match="only 0 of 10048 draws"):
+        draw_inside(TwoModes(6, 0.05), far, np.random.default_rng(0), 1)
+
+
+def test_sweeps_are_the_same_in_parts(tempered):
+    target, result = tempered
+    state, parts = result.replicas, []
+    for number in (0, 1):
+        generator = np.random.default_rng(number)
+        state, rows = sweep(target, result.ladder, state, jax.random.key(number), generator, 5)
+        parts.append(rows["position"])
+        state = type(state)(*map(np.asarray, state))  # as it is stored
+    again, state = [], result.replicas
+    for number in (0, 1):
+        generator = np.random.default_rng(number)
+        state, rows = sweep(target, result.ladder, state, jax.random.key(number), generator, 5)
+        again.append(rows["position"])
+    np.testing.assert_array_equal(parts, again)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_density_of_a_mixture(seed):
+    """Against a sum of Gaussians; its gradient against differentiation; draws against its mean."""
+    generator = np.random.default_rng(seed)
+    dimension = int(generator.integers(1, 5))
+    centres = 5 * generator.normal(size=(3, dimension))
+    draws = np.concatenate([centre + generator.normal(size=(40, dimension)) for centre in centres])
+    mixture, within = fit_mixture(draws, 3, seed)
+    assert np.linalg.eigvalsh(within).min() > 0
+    x = generator.normal(size=dimension)
+    logs = []
+    for log_weight, mean, factor in zip(*mixture[:3]):
+        whitened = np.linalg.solve(factor, x - mean)
+        scale = np.log(np.diagonal(factor)).sum() + 0.5 * dimension * np.log(2 * np.pi)
+        logs.append(log_weight - 0.5 * whitened @ whitened - scale)
+    value, gradient = jax.jit(lambda x: mixture.log_density(x))(x)
+    assert float(value) == pytest.approx(logsumexp(logs), rel=1e-12)
+    expected = jax.grad(lambda x: mixture.log_density(x)[0])(x)
+    np.testing.assert_allclose(gradient, expected, rtol=1e-9, atol=1e-9)
+    drawn = mixture.draw(np.random.default_rng(0), 4000)
+    mean = np.exp(mixture.log_weights) @ mixture.means
+    assert np.abs(drawn.mean(0) - mean).max() < 5 * draws.std() / np.sqrt(4000) + 0.2
+
+
+def test_evidence_and_levels_of_gaussians():
+    """Between two normal densities of known integrals everything is known."""
+    generator = np.random.default_rng(0)
+    levels, scale = np.linspace(0, 1, 6), 4.0
+    # precision of a level between N(0, 1), and e² times N(0, 1/16), not normalised
+    precisions = 1 + levels * (scale**2 - 1)
+    x = generator.normal(size=(4000, 6)) / np.sqrt(precisions)
+    log_ratio = 2 - 0.5 * (scale**2 - 1) * x**2
+    value, error = log_ratio_of_evidence(log_ratio, levels)
+    assert abs(value - (2 - np.log(scale))) < 4 * error
+    assert error < 0.05
+    chosen = choose_levels(log_ratio, levels, 24)
+    drawn = generator.normal(size=(4000, len(chosen)))
+    at_chosen = 2 - 0.5 * (scale**2 - 1) * (drawn / np.sqrt(1 + chosen * (scale**2 - 1))) ** 2
+    rates = swap_rates(at_chosen, chosen)
+    assert rates.min() > 0.5
+    assert rates.max() - rates.min() < 0.2
