@@ -92,15 +92,41 @@ class LiveNetwork:
         """Forward and backward passes of all examples so far."""
         return self._batch_passes / len(self._batches)
 
-    def loss(self, gains: np.ndarray) -> float:
-        """Mean loss at gains (ΣH_ℓ,)."""
-        total, rows = 0.0, 0
+    def losses(self, gains: np.ndarray) -> np.ndarray:
+        """Losses (P,) of all rows of outputs at gains (ΣH_ℓ,)."""
+        losses = []
         for batch in self._batches:
             with self._gains(gains):
                 outputs, targets, _ = self._run_outputs(batch)
-            total += float(loss_values(outputs, targets).sum())
-            rows += len(outputs)
-        return total / rows
+            losses.append(_host_losses(outputs, targets))
+        return np.concatenate(losses)
+
+    def loss(self, gains: np.ndarray) -> float:
+        """Mean loss at gains (ΣH_ℓ,)."""
+        return float(self.losses(gains).mean())
+
+    def slope(self, gains: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Losses (P,) of all rows at gains (ΣH_ℓ,), and the gradient (ΣH_ℓ,) of their mean."""
+        losses, gradient = [], np.zeros(len(gains))
+        for batch in self._batches:
+            with self._gains(gains, with_gradients=True) as running:
+                outputs, targets, _ = self._run_outputs(batch)
+                factors = factors_by_layer(running, self.layers)
+                check_kept(outputs, "outputs")
+                check_leaves(factors, self.layers)
+                values = outputs.detach()
+                slopes = derivatives(
+                    outputs,
+                    factors,
+                    loss_slopes(values, targets).to(outputs),
+                    name="outputs",
+                    keeps_graph=False,
+                )
+                self._batch_passes += 1
+            losses.append(_host_losses(values, targets))
+            gradient += torch.cat([slope.double().sum(dim=0).cpu() for slope in slopes]).numpy()
+        joined = np.concatenate(losses)
+        return joined, gradient / len(joined)
 
     def form(self, gains: np.ndarray) -> LossForm:
         """Loss to second order about gains (ΣH_ℓ,)."""
@@ -225,6 +251,10 @@ def _method(
             "model, model.float(), and leave autocast"
         )
     return min(exact, key=exact.__getitem__) if exact else "differences"
+
+
+def _host_losses(outputs: Tensor, targets: Tensor) -> np.ndarray:
+    return loss_values(outputs, targets).detach().cpu().double().numpy()
 
 
 def _slopes(
