@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import combinations, islice, product
 from functools import reduce
+from itertools import combinations, islice, product
 from operator import or_
 
 import numpy as np

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from pathkernel_pruning.heads.gain_choice import DAMPING
+from pathkernel_pruning.heads.gain_network import DAMPING
 from pathkernel_pruning.heads.head_groups import HeadGroups, Unit
 from pathkernel_pruning.heads.loss_form import LossForm
 
@@ -26,6 +26,10 @@ class Criterion(Protocol):
     @property
     def dampings(self) -> tuple[float, ...]:
         """Damping of a step of the gains, tried until the loss confirms it."""
+
+    @property
+    def errors(self) -> float:
+        """Standard errors over the examples by which a cost must fall."""
 
     def gains(self, form: LossForm, left: np.ndarray, damping: float) -> np.ndarray:
         """Gains (H,) of the heads that are left, bool (H,), by a form; 0 of the others."""
@@ -57,6 +61,7 @@ class LossCriterion:
         return loss
 
     dampings = ()
+    errors = 0.0  # no gains are fitted to the examples
 
     def gains(self, form: LossForm, left: np.ndarray, damping: float) -> np.ndarray:
         """Ones and zeros."""
@@ -94,6 +99,7 @@ class PosteriorCriterion:
     """
 
     prior_variance: float
+    errors = 1.0
 
     def measured(self, form: LossForm, loss: float, gains: np.ndarray) -> float:
         """Cost of gains, up to a constant of the network."""
@@ -116,7 +122,7 @@ class PosteriorCriterion:
         it is higher by ½ x_Bᵀ ((A⁻¹)_BB)⁻¹ x_B.
         """
         form = form.move_to(np.where(left, form.gains, 0.0))
-        weight, on = form.examples / form.temperature, np.flatnonzero(left)
+        weight, on = form.weight, np.flatnonzero(left)
         precision = weight * form.form[np.ix_(on, on)]
         precision[np.diag_indices_from(precision)] += 1 / self.prior_variance
         force = weight * form.gradient[on] + (form.gains[on] - 1) / self.prior_variance

@@ -5,6 +5,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -40,6 +42,7 @@ DIRECTIONS = 8
 
 _STEP = 0.03  # of central differences in a gain
 _LARGEST_JACOBIAN = 2**27  # numbers, 1 GiB in float64
+_PARTS = 10  # of the batches, each of which is held out in turn
 _FEW_SEQUENCES, _FEW_ROWS = 100, 500
 
 
@@ -131,8 +134,9 @@ class LiveNetwork:
     def form(self, gains: np.ndarray) -> LossForm:
         """Loss to second order about gains (ΣH_ℓ,)."""
         sums = FormSums(gains, self._loss)
+        parts = [FormSums(gains, self._loss) for _ in range(min(_PARTS, len(self._batches)))]
         examples: list[tuple[int, np.ndarray]] = []
-        for batch in self._batches:
+        for part, batch in zip(cycle(parts), self._batches):
             with self._gains(gains, with_gradients=True) as running:
                 outputs, targets, dtype = self._run_outputs(batch)
                 factors = factors_by_layer(running, self.layers)
@@ -160,11 +164,12 @@ class LiveNetwork:
             if method == "differences":
                 gradient, form = self._by_differences(batch, gains, outputs, targets)
             examples.append((sequences, targets.cpu().numpy()))
-            sums.add(outputs, targets, gradient, form)
+            for whole_or_part in (sums, part):
+                whole_or_part.add(outputs, targets, gradient, form)
         if not self._is_checked:
             self._is_checked = True
             _warn_of_examples(examples, sum(self.heads))
-        return sums.result()
+        return replace(sums.result(), parts=tuple(part.result() for part in parts))
 
     def _gains(
         self, gains: np.ndarray, with_gradients: bool = False
@@ -343,7 +348,8 @@ def _warn_of_examples(batches: Sequence[tuple[int, np.ndarray]], heads: int) -> 
     """Warn if the examples are few for a choice among heads, or of some classes mainly."""
     sequences = sum(count for count, _ in batches)
     targets = np.concatenate([targets for _, targets in batches])
-    if sequences < _FEW_SEQUENCES and len(targets) < _FEW_ROWS:
+    # of several batches each is held out in turn, which tells more than a number
+    if len(batches) == 1 and sequences < _FEW_SEQUENCES and len(targets) < _FEW_ROWS:
         warnings.warn(
             f"{sequences} examples are few to weigh {heads} heads; give {_FEW_SEQUENCES} or more",
             RuntimeWarning,

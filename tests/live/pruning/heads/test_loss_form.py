@@ -10,11 +10,8 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 
-from pathkernel_pruning.heads.gain_choice import (
-    STEPS,
-    choose_heads_by_gains,
-    refit_remaining_gains,
-)
+from pathkernel_pruning.heads.gain_choice import choose_heads_by_gains
+from pathkernel_pruning.heads.gain_network import STEPS, refit_remaining_gains
 from pathkernel_pruning.heads.head_groups import HeadGroups
 from pathkernel_pruning.heads.loss_form import (
     FormSums,
