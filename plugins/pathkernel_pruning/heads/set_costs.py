@@ -107,6 +107,7 @@ class PosteriorCriterion:
 
     @property
     def dampings(self) -> tuple[float, ...]:
+        """As of :func:`pathkernel_pruning.heads.gain_network.take_step`."""
         return DAMPING
 
     def gains(self, form: LossForm, left: np.ndarray, damping: float) -> np.ndarray:

@@ -143,10 +143,9 @@ class LiveNetwork:
                 check_kept(outputs, "outputs")
                 check_leaves(factors, self.layers)
                 sequences = min(len(factors[0]), len(outputs))
-                free = int(np.count_nonzero(gains))
                 # differences of outputs in half precision, by weights or autocast, are noise
                 is_rounded = is_half(dtype, *(layer.dtype for layer in running))
-                sizes = (outputs, factors, free, not (is_rounded or self._has_half_weights))
+                sizes = (outputs, factors, len(gains), not (is_rounded or self._has_half_weights))
                 related = likely_relation(len(outputs), [len(factor) for factor in factors])
                 method = _method(*sizes, related)
                 if method != "differences":  # which take the batch as a whole
@@ -200,7 +199,7 @@ class LiveNetwork:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Gradient (H,) and form (H, H) of a batch by central differences in every gain."""
         slopes = outputs.new_zeros((*outputs.shape, len(gains)))
-        for head in np.flatnonzero(gains):
+        for head in range(len(gains)):
             moved = []
             for step in (_STEP, -_STEP):
                 changed = gains.copy()
@@ -235,7 +234,7 @@ def with_gains(
 
 
 def _method(
-    outputs: Tensor, factors: Sequence[Tensor], free: int, is_precise: bool, related: Relation
+    outputs: Tensor, factors: Sequence[Tensor], heads: int, is_precise: bool, related: Relation
 ) -> str:
     """Cheapest way to the derivatives: ``outputs``, ``directions`` or ``differences``."""
     exact = {}  # passes beside the first
@@ -243,7 +242,7 @@ def _method(
         exact["outputs"] = outputs.shape[1]
     fits = outputs.numel() * sum(factor.shape[1] for factor in factors) <= _LARGEST_JACOBIAN
     if is_precise and fits:
-        exact["differences"] = 2 * free
+        exact["differences"] = 2 * heads
     # a random form serves less well: for half of the passes or less
     directions = DIRECTIONS + 1
     if related != "batch" and 2 * directions <= min(exact.values(), default=2 * directions):

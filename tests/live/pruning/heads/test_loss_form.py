@@ -37,9 +37,21 @@ class LinearNetwork:
     def outputs(self, gains):
         return self.parts @ gains
 
-    def loss(self, gains):
+    @property
+    def passes(self):
+        return len(self.calls)
+
+    def losses(self, gains):
         self.calls.append("loss")
-        return float(loss_values(self.outputs(gains), self.targets).mean())
+        return loss_values(self.outputs(gains), self.targets)
+
+    def loss(self, gains):
+        return float(self.losses(gains).mean())
+
+    def slope(self, gains):
+        self.calls.append("slope")
+        slopes = loss_slopes(self.outputs(gains), self.targets)
+        return self.losses(gains), np.einsum("pch,pc->h", self.parts, slopes) / len(slopes)
 
     def form(self, gains):
         self.calls.append("form")
