@@ -268,8 +268,8 @@ def _labelled(drawn: Drawn) -> list[tuple[Mapping[str, torch.Tensor], torch.Tens
 ORDERS: dict[str, Order] = {
     REFERENCE: _greedy,
     "choose_heads": _chosen,
-    "form renewed": partial(_chosen, trials=0),
-    "form renewed, no refit along": partial(_chosen, trials=0, refit=False),
+    "no exchanges": partial(_chosen, proposals=0),
+    "no refit along": partial(_chosen, refit=False),
     "form once": _curvature,
     "raw gradient": partial(_gradient, normalised=False),
     "gradient by layer": partial(_gradient, normalised=True),

@@ -113,8 +113,9 @@ def scale_heads(
                 shape = [1] * heads.ndim
                 shape[axis], shape[-2] = factor.shape
                 column = factor.reshape(shape)
-                # filled: 0 times the infinity or NaN of a head that is off is NaN
-                scaled = (heads.to(wide) * column).masked_fill(column == 0, 0.0)
+                # 0 times infinity is NaN; what is finite stays, for the derivative by its gain
+                lost = (column == 0) & ~heads.isfinite()
+                scaled = heads.to(wide).masked_fill(lost, 0.0) * column
                 return scaled.to(outputs.dtype).reshape(outputs.shape)
 
             stack.enter_context(_change_outputs(attention, multiply))

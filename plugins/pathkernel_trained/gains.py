@@ -15,12 +15,9 @@ import numpy as np
 
 from pathkernel_core.paths.heads import every_head
 from pathkernel_pruning.heads.evaluator import RefittedEvaluator
-from pathkernel_pruning.heads.gain_choice import (
-    PRIOR_VARIANCE,
-    TRIALS,
-    choose_heads_by_gains,
-    refit_remaining_gains,
-)
+from pathkernel_pruning.heads.exchanges import PROPOSALS
+from pathkernel_pruning.heads.gain_choice import TRIALS, choose_heads_by_gains
+from pathkernel_pruning.heads.gain_network import PRIOR_VARIANCE, refit_remaining_gains
 from pathkernel_pruning.heads.head_groups import HeadGroups
 from pathkernel_pruning.heads.loss_form import (
     FormSums,
@@ -36,7 +33,7 @@ from pathkernel_trained.evaluator import PathEvaluator, PathOutputs
 class PathGains:
     """Mean squared error of a network along its paths, by the gains of its heads.
 
-    It is a :class:`pathkernel_pruning.heads.gain_choice.GainNetwork`.
+    It is a :class:`pathkernel_pruning.heads.gain_network.GainNetwork`.
 
     Attributes
     ----------
@@ -45,6 +42,7 @@ class PathGains:
     """
 
     outputs: PathOutputs
+    passes = 0.0  # of stored contributions of paths, which cost next to nothing
 
     @property
     def heads(self) -> tuple[int, ...]:
@@ -64,9 +62,17 @@ class PathGains:
         )
         return sums.result()
 
+    def losses(self, gains: np.ndarray) -> np.ndarray:
+        """Squared errors (P,) at gains (ΣH_ℓ,)."""
+        return loss_values(self._output(gains), self.outputs.labels[:, None])
+
     def loss(self, gains: np.ndarray) -> float:
         """Mean squared error at gains (ΣH_ℓ,)."""
-        return float(loss_values(self._output(gains), self.outputs.labels[:, None]).mean())
+        return float(self.losses(gains).mean())
+
+    def slope(self, gains: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Squared errors (P,) at gains (ΣH_ℓ,), and the gradient (ΣH_ℓ,) of their mean."""
+        return self.losses(gains), self.form(gains).gradient
 
     @property
     def _root(self) -> float:
@@ -152,6 +158,7 @@ def renewed_scores(outputs: PathOutputs) -> np.ndarray:
             refits=True,
             prior_variance=PRIOR_VARIANCE,
             groups=HeadGroups(heads, heads, keeps_layers=True),
+            proposals=PROPOSALS,
         )
         scores[choice.heads] = range(count)
     layers = np.array([layer for layer, _ in every_head(heads)])

@@ -1,4 +1,4 @@
-"""Choose heads to remove by the form of the loss in their gains; refit the gains of the rest."""
+"""Choose heads to remove by the form of the loss in their gains, in stages, then exchange some."""
 
 from __future__ import annotations
 
@@ -7,49 +7,28 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop
 from itertools import chain, product
-from typing import Protocol
 
 import numpy as np
 
+from pathkernel_core.paths.heads import every_head, head_label
 from pathkernel_core.system.progress import Progress, Report, silent
-from pathkernel_pruning.heads.head_groups import HeadGroups
+from pathkernel_pruning.heads.exchanges import ExchangeSearch, exchanged_units
+from pathkernel_pruning.heads.gain_network import (
+    STEPS,
+    GainNetwork,
+    refit_remaining_gains,
+    take_step,
+)
+from pathkernel_pruning.heads.head_groups import HeadGroups, Unit
 from pathkernel_pruning.heads.loss_form import LossForm
+from pathkernel_pruning.heads.set_costs import LossCriterion, PosteriorCriterion
 
 PART = 4
 """The form is computed again when one of so many heads that are left has gone."""
-PRIOR_VARIANCE = 0.3
-"""Default variance of the prior of a gain; values from 0.1 to 1 serve alike."""
 TRIALS = 3
-"""Default number of heads that are tried at every renewal beyond those that go."""
-STEPS = 2
-"""Linearised steps of a refit; thirty of Adam on the loss itself find no better gains."""
-
+"""Heads that are tried at every renewal beyond those that go."""
 MOST_UNITS = 1024
 """Units of a layer up to which the best one is found exactly."""
-
-DAMPING = (0.0, 10.0, 100.0, 1000.0)
-"""Damping of a step, in units of the precision of the prior, tried until the loss confirms it."""
-
-ROUNDING = 0.01
-"""Relative rise of the loss by a step that is no rise: two digits of half precision."""
-
-
-class GainNetwork(Protocol):
-    """A network on some examples, with a gain in front of the output of every head."""
-
-    @property
-    def heads(self) -> tuple[int, ...]:
-        """Heads H_1 … H_L of each layer."""
-
-    def form(self, gains: np.ndarray) -> LossForm:
-        """Loss to second order about gains (ΣH_ℓ,)."""
-
-    def loss(self, gains: np.ndarray) -> float:
-        """Mean loss at gains (ΣH_ℓ,)."""
-
-
-Unit = tuple[int, ...]
-"""Heads that go together, as positions on the axis of heads."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,15 +38,22 @@ class GainChoice:
     Attributes
     ----------
     units : list of tuple of int
-        Heads that go together, in the order of their removal.
+        Heads that go together, in the order of their removal; those that came by an exchange are
+        where the heads were that came back.
     expected : list of float
-        Mean loss by the form after the removal of each unit.
+        Mean loss by the form after the removal of each unit; NaN of what came by an exchange.
     renewed : list of bool
         Whether the form was computed again before the removal of each unit.
     gains : array, shape (ΣH_ℓ,)
         0 of the heads that go.
     whole, loss : float
         Mean loss of the whole network, and with these gains by the form.
+    form : LossForm
+        The last one that was computed, about gains near these.
+    exchanges : int
+        Number of exchanges made.
+    is_complete : bool
+        Whether the search has ended by itself, and not by its budget.
     """
 
     units: list[Unit]
@@ -76,42 +62,14 @@ class GainChoice:
     gains: np.ndarray
     whole: float
     loss: float
+    form: LossForm
+    exchanges: int = 0
+    is_complete: bool = True
 
     @property
     def heads(self) -> list[int]:
         """Positions on the axis of heads, in the order of their removal."""
         return list(chain.from_iterable(self.units))
-
-
-def refit_remaining_gains(
-    network: GainNetwork,
-    gains: np.ndarray,
-    prior_variance: float,
-    steps: int = STEPS,
-    report: Report = silent,
-) -> LossForm:
-    """Refit all gains that are not 0, in linearised steps, from the gains given.
-
-    Returns the loss to second order about the gains so found. ``report`` is called with a Progress
-    before every step. A step that makes the posterior density of the gains smaller is shortened, or
-    left out.
-    """
-    for step in range(steps):
-        report(Progress(step, steps, "refitting gains"))
-        form = _take_step(network, network.form(gains), prior_variance)
-        gains = form.gains
-    return form
-
-
-def _take_step(network: GainNetwork, form: LossForm, prior_variance: float) -> LossForm:
-    """The form about refitted gains, after one linearised step that the network itself confirms."""
-    # where a softmax is saturated its curvature is next to 0, and the linearised step far too long
-    cost = form.cost((1 + ROUNDING) * form.loss, form.gains, prior_variance)
-    for damping in DAMPING:
-        gains = form.refit_gains(form.gains != 0, prior_variance, damping)
-        if form.cost(network.loss(gains), gains, prior_variance) < cost:
-            return form.move_to(gains)
-    return form
 
 
 def choose_heads_by_gains(
@@ -122,6 +80,8 @@ def choose_heads_by_gains(
     refits: bool,
     prior_variance: float,
     groups: HeadGroups | None = None,
+    proposals: int = 0,
+    budget: float = math.inf,
     report: Report = silent,
 ) -> GainChoice:
     """Choose heads to remove one after another, those first that raise the loss least.
@@ -130,7 +90,7 @@ def choose_heads_by_gains(
     has gone. Between two computations some candidates are switched off singly, and their measured
     rises replace those of the form, whose entries between heads stay: the form underrates large
     rises. Where several heads can only go together, such units are tried and chosen, by their rise
-    for each head.
+    for each head. Then heads are exchanged, see :mod:`pathkernel_pruning.heads.exchanges`.
 
     Parameters
     ----------
@@ -145,39 +105,158 @@ def choose_heads_by_gains(
         Variance of the prior of a gain.
     groups : HeadGroups, optional
         Which heads can go together; by default any can go.
+    proposals : int
+        Exchanges at which the network is run before the form is computed again; 0 for none.
+    budget : float
+        Passes of the network, after which the last form decides what goes.
     report : callable
         Called with a Progress before every computation of the form.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        With a note of the best choice so far, if there is one.
     """
     groups = HeadGroups(network.heads, network.heads) if groups is None else groups
-    gains, whole = np.ones(sum(network.heads)), np.nan
-    units, expected, renewed = list[Unit](), list[float](), list[bool]()
-    while (missing := count - sum(map(len, units))) > 0:
-        report(Progress(count - missing, count, "loss to second order in the gains of heads"))
-        form = network.form(gains)
-        whole = form.loss if not units else whole
-        if refits and units:
-            # these derivatives tell those at the refitted gains, too: one pass, which confirms them
-            form = _take_step(network, form, prior_variance)
-        size = -(-int(np.count_nonzero(gains)) // PART)
-        size = missing if missing <= 1.5 * size else size
-        chosen, sums = _cheapest(form, groups, size, missing, further=trials)
-        if trials:
-            measured = {
-                unit: network.loss(_without(form.gains, unit)) - form.loss for unit in chosen
-            }
-            chosen, sums = _cheapest_tried(form, groups, measured, size, missing)
-        gains = _without(form.gains, chain.from_iterable(chosen))
-        units += chosen
-        expected += [form.loss + rise for rise in sums]
-        renewed += [not number for number in range(len(chosen))]
-    if not refits:
-        return GainChoice(units, expected, renewed, gains, whole, expected[-1])
-    # these gains have been refitted before: one step more, unless they have become a burden
-    plain = (gains != 0).astype(float)
-    is_worse = network.loss(gains) > network.loss(plain)
-    start, steps = (plain, STEPS) if is_worse else (gains, 1)
-    form = refit_remaining_gains(network, start, prior_variance, steps=steps, report=report)
-    return GainChoice(units, expected, renewed, form.gains, whole, form.loss)
+    prior = prior_variance if refits else None
+    search = _Search(network, count, trials, groups, prior, proposals, budget, report)
+    try:
+        search.remove_in_stages()
+        search.finish()
+    except KeyboardInterrupt as interrupt:
+        if search.form is not None:
+            choice = search.complete()
+            axis = every_head(network.heads)
+            labels = ", ".join(head_label(axis[head]) for head in choice.heads)
+            interrupt.add_note(f"best choice so far, of {count} heads: {labels}")
+        raise
+    return search.complete()
+
+
+class _Search:
+    """State of a choice of heads: what is off, the gains, and the last form."""
+
+    def __init__(
+        self,
+        network: GainNetwork,
+        count: int,
+        trials: int,
+        groups: HeadGroups,
+        prior_variance: float | None,
+        proposals: int,
+        budget: float,
+        report: Report,
+    ):
+        self.network, self.count, self.trials, self.groups = network, count, trials, groups
+        self.prior_variance, self.proposals = prior_variance, proposals
+        self.budget, self.report = budget, report
+        self.form: LossForm | None = None
+        self.gains, self.whole, self.exchanges = np.ones(sum(network.heads)), np.nan, 0
+        self.units, self.expected, self.renewed = list[Unit](), list[float](), list[bool]()
+
+    @property
+    def missing(self) -> int:
+        """Number of heads that have still to go."""
+        return self.count - sum(map(len, self.units))
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether the budget of passes is used up."""
+        return math.isfinite(self.budget) and self.network.passes >= self.budget
+
+    def remove_in_stages(self) -> None:
+        """Remove heads, a quarter of those that are left for each form."""
+        while self.missing > 0 and not (self.form is not None and self.is_spent):
+            done = self.count - self.missing
+            text = "loss to second order in the gains of heads"
+            self.report(Progress(done, self.count, text))
+            form = self.network.form(self.gains)
+            if self.form is None:
+                self.whole = form.loss
+            elif self.prior_variance is not None and not self.is_spent:
+                # these derivatives tell those at the refitted gains, too: one pass confirms them
+                form = take_step(self.network, form, self.prior_variance)
+            self.form = form
+            size = -(-int(np.count_nonzero(self.gains)) // PART)
+            size = self.missing if self.missing <= 1.5 * size else size
+            chosen, sums = _cheapest(form, self.groups, size, self.missing, further=self.trials)
+            if self.trials and not self.is_spent:
+                measured = {
+                    unit: self.network.loss(_without(form.gains, unit)) - form.loss
+                    for unit in chosen
+                }
+                chosen, sums = _cheapest_tried(form, self.groups, measured, size, self.missing)
+            elif self.trials:
+                chosen, sums = _cheapest(form, self.groups, size, self.missing, further=0)
+            self._remove(form, chosen, sums)
+            if self.prior_variance is None and self.missing > 0:
+                self._exchange(renews=False)
+
+    def _remove(self, form: LossForm, chosen: list[Unit], sums: list[float]) -> None:
+        self.gains = _without(form.gains, chain.from_iterable(chosen))
+        self.units += chosen
+        self.expected += [form.loss + rise for rise in sums]
+        self.renewed += [not number for number in range(len(chosen))]
+        self.form = form.move_to(self.gains)
+
+    def finish(self) -> None:
+        """Refit the gains, if they are to be, and exchange heads while that helps."""
+        if self.missing > 0 or self.is_spent:
+            return
+        if self.prior_variance is not None:
+            # these gains have been refitted before: one step more, unless they are a burden now
+            plain = (self.gains != 0).astype(float)
+            is_worse = self.network.loss(self.gains) > self.network.loss(plain)
+            start, steps = (plain, STEPS) if is_worse else (self.gains, 1)
+            self.form = refit_remaining_gains(
+                self.network, start, self.prior_variance, steps=steps, report=self.report
+            )
+            self.gains = self.form.gains
+        self._exchange(renews=True)
+
+    def _exchange(self, *, renews: bool) -> None:
+        if not self.proposals or self.is_spent or self.form is None:
+            return
+        prior = self.prior_variance
+        search = ExchangeSearch(
+            self.network,
+            self.groups,
+            LossCriterion() if prior is None else PosteriorCriterion(prior),
+            self.form,
+            proposals=self.proposals,
+            budget=self.budget,
+            report=self.report,
+        )
+        try:
+            search.run(renews=renews)
+        finally:  # an interrupted search has found something, too
+            self.gains, self.form = search.point.gains, search.form
+            self.exchanges += len(search.exchanges)
+            known = dict(zip(self.units, zip(self.expected, self.renewed)))
+            self.units = exchanged_units(self.units, search.exchanges)
+            told = [known.get(unit, (np.nan, False)) for unit in self.units]
+            self.expected, self.renewed = map(list, zip(*told))
+
+    def complete(self) -> GainChoice:
+        """The choice as it is, heads that are missing chosen by the last form."""
+        assert self.form is not None
+        is_complete = self.missing <= 0 and not self.is_spent
+        if self.missing > 0:
+            form = self.form.move_to(self.gains)
+            chosen, sums = _cheapest(form, self.groups, self.missing, self.missing, further=0)
+            self._remove(form, chosen, sums)
+        form = self.form
+        return GainChoice(
+            self.units,
+            self.expected,
+            self.renewed,
+            self.gains,
+            self.whole,
+            form.loss,
+            form,
+            self.exchanges,
+            is_complete,
+        )
 
 
 def _without(gains: np.ndarray, heads: Iterable[int]) -> np.ndarray:

@@ -11,9 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
+from itertools import combinations, islice, product
 from operator import or_
 
 import numpy as np
+
+Unit = tuple[int, ...]
+"""Heads that go or come together, as positions on the axis of heads."""
+
+_MOST_UNITS = 64  # of one kind in a layer that exchanges go through
 
 
 @dataclass(frozen=True)
@@ -74,6 +80,56 @@ class HeadGroups:
                 yield from ([[head] for head in row] for row in rows)
                 yield rows
             start += of_layer.size
+
+    def exchanges(self, present: np.ndarray) -> Iterator[tuple[Unit, np.ndarray, list[Unit]]]:
+        """Yield units that can come to an allowed set, bool (ΣH_ℓ,), and what can go for each.
+
+        The last two are the single heads, bool (ΣH_ℓ,), and the units of several heads.
+        """
+        for coming, slots in self._additions(present):
+            larger = present.copy()
+            larger[list(coming)] = True
+            if slots is not None:  # of the group that it comes to
+                yield coming, slots, []
+                continue
+            singles, units = np.zeros(len(present), dtype=bool), list[Unit]()
+            if len(coming) == 1:
+                singles = self.single_heads(larger) & present
+            else:
+                for block in self.blocks(larger):
+                    for unit in islice(product(*block), _MOST_UNITS):
+                        after = larger.copy()
+                        after[list(unit)] = False
+                        is_equal = len(unit) == len(coming) and not {*unit} & {*coming}
+                        if is_equal and self.allows(after):
+                            units.append(unit)
+            if singles.any() or units:
+                yield coming, singles, units
+
+    def _additions(self, present: np.ndarray) -> Iterator[tuple[Unit, np.ndarray | None]]:
+        """Yield units that can come; with the heads that can go for one of the same group."""
+        start = 0
+        for of_layer in self._by_group(present):
+            staying, each = _shape(of_layer)
+            count, size = of_layer.shape
+            positions = start + np.arange(of_layer.size).reshape(count, size)
+            gone = [row[~left] for row, left in zip(positions, of_layer)]
+            stays = of_layer.any(axis=1)
+            start += of_layer.size
+            if count == 1 or size == 1:  # every head by itself
+                yield from (((int(head),), None) for head in np.concatenate(gone))
+                continue
+            for row, absent, is_there in zip(positions, gone, stays):
+                if is_there and each < size:
+                    slots = np.zeros(len(present), dtype=bool)
+                    slots[row] = present[row]
+                    yield from (((int(head),), slots if staying > 1 else None) for head in absent)
+                elif not is_there:
+                    chosen = combinations(row.tolist(), each or 1)
+                    yield from ((unit, None) for unit in islice(chosen, _MOST_UNITS))
+            if staying > 1 and each < size:
+                absent = [heads.tolist() for heads, is_there in zip(gone, stays) if is_there]
+                yield from ((unit, None) for unit in islice(product(*absent), _MOST_UNITS))
 
     def counts(self, present: np.ndarray) -> list[int]:
         """Numbers of heads that can go from an allowed set, bool (ΣH_ℓ,), in order, with 0."""

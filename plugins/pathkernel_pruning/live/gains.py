@@ -5,6 +5,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -40,6 +42,7 @@ DIRECTIONS = 8
 
 _STEP = 0.03  # of central differences in a gain
 _LARGEST_JACOBIAN = 2**27  # numbers, 1 GiB in float64
+_PARTS = 10  # of the batches, each of which is held out in turn
 _FEW_SEQUENCES, _FEW_ROWS = 100, 500
 
 
@@ -92,31 +95,57 @@ class LiveNetwork:
         """Forward and backward passes of all examples so far."""
         return self._batch_passes / len(self._batches)
 
-    def loss(self, gains: np.ndarray) -> float:
-        """Mean loss at gains (ΣH_ℓ,)."""
-        total, rows = 0.0, 0
+    def losses(self, gains: np.ndarray) -> np.ndarray:
+        """Losses (P,) of all rows of outputs at gains (ΣH_ℓ,)."""
+        losses = []
         for batch in self._batches:
             with self._gains(gains):
                 outputs, targets, _ = self._run_outputs(batch)
-            total += float(loss_values(outputs, targets).sum())
-            rows += len(outputs)
-        return total / rows
+            losses.append(_host_losses(outputs, targets))
+        return np.concatenate(losses)
+
+    def loss(self, gains: np.ndarray) -> float:
+        """Mean loss at gains (ΣH_ℓ,)."""
+        return float(self.losses(gains).mean())
+
+    def slope(self, gains: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Losses (P,) of all rows at gains (ΣH_ℓ,), and the gradient (ΣH_ℓ,) of their mean."""
+        losses, gradient = [], np.zeros(len(gains))
+        for batch in self._batches:
+            with self._gains(gains, with_gradients=True) as running:
+                outputs, targets, _ = self._run_outputs(batch)
+                factors = factors_by_layer(running, self.layers)
+                check_kept(outputs, "outputs")
+                check_leaves(factors, self.layers)
+                values = outputs.detach()
+                slopes = derivatives(
+                    outputs,
+                    factors,
+                    loss_slopes(values, targets).to(outputs),
+                    name="outputs",
+                    keeps_graph=False,
+                )
+                self._batch_passes += 1
+            losses.append(_host_losses(values, targets))
+            gradient += torch.cat([slope.double().sum(dim=0).cpu() for slope in slopes]).numpy()
+        joined = np.concatenate(losses)
+        return joined, gradient / len(joined)
 
     def form(self, gains: np.ndarray) -> LossForm:
         """Loss to second order about gains (ΣH_ℓ,)."""
         sums = FormSums(gains, self._loss)
+        parts = [FormSums(gains, self._loss) for _ in range(min(_PARTS, len(self._batches)))]
         examples: list[tuple[int, np.ndarray]] = []
-        for batch in self._batches:
+        for part, batch in zip(cycle(parts), self._batches):
             with self._gains(gains, with_gradients=True) as running:
                 outputs, targets, dtype = self._run_outputs(batch)
                 factors = factors_by_layer(running, self.layers)
                 check_kept(outputs, "outputs")
                 check_leaves(factors, self.layers)
                 sequences = min(len(factors[0]), len(outputs))
-                free = int(np.count_nonzero(gains))
                 # differences of outputs in half precision, by weights or autocast, are noise
                 is_rounded = is_half(dtype, *(layer.dtype for layer in running))
-                sizes = (outputs, factors, free, not (is_rounded or self._has_half_weights))
+                sizes = (outputs, factors, len(gains), not (is_rounded or self._has_half_weights))
                 related = likely_relation(len(outputs), [len(factor) for factor in factors])
                 method = _method(*sizes, related)
                 if method != "differences":  # which take the batch as a whole
@@ -134,11 +163,12 @@ class LiveNetwork:
             if method == "differences":
                 gradient, form = self._by_differences(batch, gains, outputs, targets)
             examples.append((sequences, targets.cpu().numpy()))
-            sums.add(outputs, targets, gradient, form)
+            for whole_or_part in (sums, part):
+                whole_or_part.add(outputs, targets, gradient, form)
         if not self._is_checked:
             self._is_checked = True
             _warn_of_examples(examples, sum(self.heads))
-        return sums.result()
+        return replace(sums.result(), parts=tuple(part.result() for part in parts))
 
     def _gains(
         self, gains: np.ndarray, with_gradients: bool = False
@@ -169,7 +199,7 @@ class LiveNetwork:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Gradient (H,) and form (H, H) of a batch by central differences in every gain."""
         slopes = outputs.new_zeros((*outputs.shape, len(gains)))
-        for head in np.flatnonzero(gains):
+        for head in range(len(gains)):
             moved = []
             for step in (_STEP, -_STEP):
                 changed = gains.copy()
@@ -204,7 +234,7 @@ def with_gains(
 
 
 def _method(
-    outputs: Tensor, factors: Sequence[Tensor], free: int, is_precise: bool, related: Relation
+    outputs: Tensor, factors: Sequence[Tensor], heads: int, is_precise: bool, related: Relation
 ) -> str:
     """Cheapest way to the derivatives: ``outputs``, ``directions`` or ``differences``."""
     exact = {}  # passes beside the first
@@ -212,7 +242,7 @@ def _method(
         exact["outputs"] = outputs.shape[1]
     fits = outputs.numel() * sum(factor.shape[1] for factor in factors) <= _LARGEST_JACOBIAN
     if is_precise and fits:
-        exact["differences"] = 2 * free
+        exact["differences"] = 2 * heads
     # a random form serves less well: for half of the passes or less
     directions = DIRECTIONS + 1
     if related != "batch" and 2 * directions <= min(exact.values(), default=2 * directions):
@@ -225,6 +255,10 @@ def _method(
             "model, model.float(), and leave autocast"
         )
     return min(exact, key=exact.__getitem__) if exact else "differences"
+
+
+def _host_losses(outputs: Tensor, targets: Tensor) -> np.ndarray:
+    return loss_values(outputs, targets).detach().cpu().double().numpy()
 
 
 def _slopes(
@@ -313,7 +347,8 @@ def _warn_of_examples(batches: Sequence[tuple[int, np.ndarray]], heads: int) -> 
     """Warn if the examples are few for a choice among heads, or of some classes mainly."""
     sequences = sum(count for count, _ in batches)
     targets = np.concatenate([targets for _, targets in batches])
-    if sequences < _FEW_SEQUENCES and len(targets) < _FEW_ROWS:
+    # of several batches each is held out in turn, which tells more than a number
+    if len(batches) == 1 and sequences < _FEW_SEQUENCES and len(targets) < _FEW_ROWS:
         warnings.warn(
             f"{sequences} examples are few to weigh {heads} heads; give {_FEW_SEQUENCES} or more",
             RuntimeWarning,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from bisect import bisect
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -22,31 +24,33 @@ from pathkernel_models.arguments import check_flag, check_report
 from pathkernel_models.attention_module import AttentionModule
 from pathkernel_models.heads_off import heads_by_layer
 from pathkernel_models.inputs.outputs import Outputs
-from pathkernel_pruning.heads.gain_choice import (
-    PRIOR_VARIANCE,
-    TRIALS,
-    choose_heads_by_gains,
-    refit_remaining_gains,
-)
+from pathkernel_pruning.heads.exchanges import PROPOSALS
+from pathkernel_pruning.heads.gain_choice import TRIALS, choose_heads_by_gains
+from pathkernel_pruning.heads.gain_network import PRIOR_VARIANCE, refit_remaining_gains
 from pathkernel_pruning.heads.head_groups import HeadGroups
-from pathkernel_pruning.heads.loss_form import LossName
+from pathkernel_pruning.heads.loss_form import LossName, held_out_loss
 from pathkernel_pruning.live.gains import LiveNetwork
 from pathkernel_pruning.live.smaller import fixed_by
 
 
 class Rise(NamedTuple):
-    """Rise of the mean loss by heads that are off, on the examples that they were chosen on.
+    """Rise of the mean loss by heads that are off.
 
     Attributes
     ----------
     expected : float
-        Rise by the form.
+        Rise by the form, on the examples that the heads were chosen on.
     measured : float
-        Rise of the model itself.
+        Rise of the model itself on these.
+    held_out : float
+        Rise on every part of the batches with gains refitted to the others, of which there are ten
+        or fewer, by the form. The heads are those chosen on all. NaN for a single batch, or without
+        a refit.
     """
 
     expected: float
     measured: float
+    held_out: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,10 +69,14 @@ class HeadChoice:
     table : pandas.DataFrame
         A row for every head that goes, in order: ``head``, its label; ``unit``, a number from 1
         that heads which go together have in common; ``expected``, the rise of the mean loss without
-        them and those above, by the form; ``renewed``, whether the form was computed again before
-        it.
+        them and those above, by the form, or NaN of a head that came by an exchange; ``renewed``,
+        whether the form was computed again before it.
     passes : float
         Forward and backward passes of all examples that the choice took.
+    exchanges : int
+        Number of exchanges made.
+    is_complete : bool
+        Whether the search ended by itself, and not by its budget of passes.
     groups : bool
         Whether heads that share keys and values were chosen such that they can be taken out of the
         weights; False where no heads share them.
@@ -79,6 +87,8 @@ class HeadChoice:
     rise: Rise
     table: pd.DataFrame
     passes: float
+    exchanges: int
+    is_complete: bool
     groups: bool = False
 
 
@@ -90,7 +100,8 @@ def choose_heads(
     *,
     groups: bool | None = None,
     loss: LossName = "squared",
-    trials: int = TRIALS,
+    proposals: int = PROPOSALS,
+    passes: float | None = None,
     refit: bool = True,
     prior_variance: float = PRIOR_VARIANCE,
     seed: int = 0,
@@ -101,7 +112,8 @@ def choose_heads(
     Heads go one after another by the loss to second order in their gains, which sees redundancy
     between heads; it is computed again when a quarter of those that are left has gone. The gains of
     the rest are refitted as heads go, to be folded into the output projections by
-    :func:`pathkernel_pruning.live.removal.remove_heads`. The choice is an argument of it.
+    :func:`pathkernel_pruning.live.removal.remove_heads`. The choice is an argument of it. At the
+    end heads that are off are exchanged for others, where the model's own loss confirms it.
 
     Where heads share keys and values (Llama, Qwen, Mistral), whole groups go, or as many heads of
     each group that stays: these can be taken out of the weights.
@@ -128,9 +140,12 @@ def choose_heads(
     loss : {"squared", "cross-entropy"}
         Loss of an example: the sum over outputs of squared errors, or −ln of the probability of
         its class.
-    trials : int
-        Heads, or units of heads that go together, that are tried, switched off one by one, at every
-        renewal beyond those that go; 0 to rely on the form alone.
+    proposals : int
+        Exchanges of a head that is off for one that is on, or of units of several, at which the
+        model is run before the form is computed again; 0 for none.
+    passes : float, optional
+        Budget of passes of all examples. When they are used up the last form decides what else
+        goes; the first form is computed in any case. By default the search ends by itself.
     refit : bool
         Whether to refit the gains of the heads that are left.
     prior_variance : float
@@ -147,10 +162,13 @@ def choose_heads(
     Warns
     -----
     RuntimeWarning
-        If examples are few for the number of heads, or of some classes mainly.
+        If the examples are too few to refit gains, see ``Rise.held_out``, or fewer than a hundred
+        in a single batch; or of some classes mainly.
 
     Raises
     ------
+    KeyboardInterrupt
+        On Ctrl-C, with a note of the best choice so far; the model is as it was.
     CaptureError
         If the model's attention is not known, layers share their weights, or run without gradients;
         or outputs depend on other examples in half precision, of weights or by autocast.
@@ -179,8 +197,9 @@ def choose_heads(
     total = sum(network.heads)
     if not isinstance(count, Integral) or isinstance(count, bool) or not 0 < count <= total:
         raise ValueError(f"count must be from 1 to {total}, the number of heads, but is {count!r}")
-    if not isinstance(trials, Integral) or trials < 0:
-        raise ValueError(f"trials must be a whole number of at least 0, but is {trials!r}")
+    if not isinstance(proposals, Integral) or isinstance(proposals, bool) or proposals < 0:
+        raise ValueError(f"proposals must be a whole number of at least 0, but is {proposals!r}")
+    budget = math.inf if passes is None else positive("passes", passes)
     prior_variance = positive("prior_variance", prior_variance)
     together = _groups(network.layers, groups)
     _check_count(together, int(count))
@@ -188,13 +207,19 @@ def choose_heads(
         choice = choose_heads_by_gains(
             network,
             int(count),
-            trials=int(trials),
+            trials=TRIALS,
             refits=refit,
             prior_variance=prior_variance,
             groups=together,
+            proposals=int(proposals),
+            budget=budget,
             report=tell,
         )
-        measured = network.loss(choice.gains)
+        measured, held_out = network.loss(choice.gains), np.nan
+        if refit:
+            left = choice.gains != 0
+            held_out = held_out_loss(choice.form.move_to(choice.gains), left, prior_variance)
+            _warn_if_refit_fails(network.loss(left.astype(float)), held_out)
     heads = every_head(network.heads)
     unit_of = [number for number, unit in enumerate(choice.units) for _ in unit]
     first = [not number or unit_of[number - 1] != unit for number, unit in enumerate(unit_of)]
@@ -207,11 +232,25 @@ def choose_heads(
     return HeadChoice(
         [heads[head] for head in choice.heads],
         scores_by_head(heads, choice.gains).rename("gain"),
-        Rise(choice.loss - choice.whole, measured - choice.whole),
+        Rise(choice.loss - choice.whole, measured - choice.whole, held_out - choice.whole),
         pd.DataFrame(table),
         network.passes,
+        choice.exchanges,
+        choice.is_complete,
         any(1 < shared < count for shared, count in zip(together.groups, together.heads)),
     )
+
+
+def _warn_if_refit_fails(plain: float, held_out: float) -> None:
+    """Warn if gains fitted to most examples serve the others worse than gains of 1."""
+    if held_out > plain:
+        warnings.warn(
+            f"the examples are too few to refit gains: of every part of the batches the loss is "
+            f"{held_out:.4g} at gains fitted to the others, and {plain:.4g} at gains of 1; give "
+            "more examples, or refit=False",
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
 
 def _groups(layers: Sequence[AttentionModule], groups: bool | None) -> HeadGroups:

@@ -111,7 +111,8 @@ WRONG = {
     ),
     "loss": ("gradient", [lambda _: losses(_) * 1j, lambda _: losses(_).numpy(force=True)]),
     "count": ("choose", [0, 5, True, "2"]),
-    "trials": ("choose", [-1]),
+    "proposals": ("choose", [-1]),
+    "passes": ("choose", [0, -1.0, float("nan")]),
     "prior_variance": ("choose refit", [0.0, -1.0, torch.ones(2)]),
     "seed": ("choose refit curvature compare capture tangent", [-1, "0"]),
     "report": ("choose refit compare network", []),
@@ -139,7 +140,9 @@ WRONG = {
 }
 # values of no_numbers that a function takes, or leaves to a function of the user's
 TAKEN = {name: ["None"] for name in ("gains", "report", "layers", "removed", "masks", "kept")}
+TAKEN["passes"] = ["None"]
 TAKEN["layers"] += ["{1, 2}"]
+TAKEN["removed"] += ["{1, 2}"]
 TAKEN["masks"] += ["[None]"]
 TAKEN["kept"] += ["'three'"]
 TAKEN["batches"] = ["[None]", "{1, 2}"]

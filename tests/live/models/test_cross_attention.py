@@ -159,7 +159,7 @@ def test_chosen_heads_cost_what_the_choice_says(name):
     def outputs(batch):
         return model(**batch).logits[:, -1], targets
 
-    choice = choose_heads(model, [batch], outputs, 12, loss="cross-entropy", trials=2)
+    choice = choose_heads(model, [batch], outputs, 12, loss="cross-entropy", proposals=2)
     crossed = crossed_layers(model)
     assert {layer for layer, _ in choice.heads} & crossed.keys()
     with torch.no_grad():

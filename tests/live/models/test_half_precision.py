@@ -71,7 +71,7 @@ def figures(model, batch):
         "gradient": gradient_scores(model, [batch], loss),
         "curvature": curvature_scores(model, [batch], outputs, **entropy),
         "magnitude": magnitude_scores(model, batch),
-        "choice": choose_heads(model, [batch], outputs, 2, **entropy, trials=1).gains,
+        "choice": choose_heads(model, [batch], outputs, 2, **entropy, proposals=0).gains,
         "gains": (gains := refit_gains(model, [batch], outputs, off, **entropy)),
     }
     for replace in ("zero", "mean"):

@@ -121,6 +121,21 @@ def test_examples_that_stand_alone(outputs, passes):
     assert network.passes == 2 * passes - 2
 
 
+@pytest.mark.parametrize("outputs", [each, similarity, lambda *given: tokens(*given).flatten(0, 1)])
+def test_the_slope_is_that_of_the_mean_loss_whatever_rows_depend_on(outputs):
+    model = Towers().double()
+    given, batches = classes_of(outputs), [drawn(), drawn(seed=1)]
+    network = LiveNetwork(model, batches, lambda batch: given(model, batch), CROSS)
+    gains = np.array([1.0, 0.0, 0.7, 1.2])
+    losses, gradient = network.slope(gains)
+    assert network.passes == 2
+    np.testing.assert_allclose(gradient, network.form(gains).gradient, rtol=5e-3, atol=1e-5)
+    np.testing.assert_allclose(losses, network.losses(gains))
+    for head in range(4):
+        sides = [network.loss(gains + sign * 1e-5 * np.eye(4)[head]) for sign in (1, -1)]
+        assert gradient[head] == pytest.approx((sides[0] - sides[1]) / 2e-5, abs=1e-7)
+
+
 def test_heads_are_chosen_and_refitted_by_a_contrastive_loss():
     model, given = Towers().double(), classes_of(similarity)
     model.towers[1].load_state_dict(model.towers[0].state_dict())

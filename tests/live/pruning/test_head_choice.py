@@ -338,8 +338,8 @@ def test_arguments_out_of_range_are_refused():
     for count in (0, 7, 1.5):
         with pytest.raises(ValueError, match="count must be from 1 to 6"):
             choose_heads(model, batches, outputs, count, loss=CROSS)
-    with pytest.raises(ValueError, match="trials must"):
-        choose_heads(model, batches, outputs, 1, loss=CROSS, trials=-1)
+    with pytest.raises(ValueError, match="proposals must"):
+        choose_heads(model, batches, outputs, 1, loss=CROSS, proposals=-1)
     with pytest.raises(ValueError, match="prior_variance"):
         choose_heads(model, batches, outputs, 1, loss=CROSS, prior_variance=0)
     with pytest.raises(ValueError, match="at least one batch"):

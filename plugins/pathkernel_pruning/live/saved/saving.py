@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -141,10 +142,11 @@ def save_model(
 def _describe(choice: HeadChoice) -> dict[str, Any]:
     """Return what a file tells of a choice of heads."""
     labels = choice.gains["head"].values.tolist()
+    rises = choice.rise._asdict().items()
     return {
         "heads": list(map(head_label, choice.heads)),
         "gains": dict(zip(labels, choice.gains.values.tolist())),
-        "rise": choice.rise._asdict(),
+        "rise": {name: rise for name, rise in rises if not math.isnan(rise)},  # which JSON lacks
     }
 
 

@@ -10,11 +10,8 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 
-from pathkernel_pruning.heads.gain_choice import (
-    STEPS,
-    choose_heads_by_gains,
-    refit_remaining_gains,
-)
+from pathkernel_pruning.heads.gain_choice import choose_heads_by_gains
+from pathkernel_pruning.heads.gain_network import STEPS, refit_remaining_gains
 from pathkernel_pruning.heads.head_groups import HeadGroups
 from pathkernel_pruning.heads.loss_form import (
     FormSums,
@@ -40,9 +37,21 @@ class LinearNetwork:
     def outputs(self, gains):
         return self.parts @ gains
 
-    def loss(self, gains):
+    @property
+    def passes(self):
+        return len(self.calls)
+
+    def losses(self, gains):
         self.calls.append("loss")
-        return float(loss_values(self.outputs(gains), self.targets).mean())
+        return loss_values(self.outputs(gains), self.targets)
+
+    def loss(self, gains):
+        return float(self.losses(gains).mean())
+
+    def slope(self, gains):
+        self.calls.append("slope")
+        slopes = loss_slopes(self.outputs(gains), self.targets)
+        return self.losses(gains), np.einsum("pch,pc->h", self.parts, slopes) / len(slopes)
 
     def form(self, gains):
         self.calls.append("form")

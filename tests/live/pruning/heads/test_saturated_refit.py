@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from pathkernel_pruning.heads.gain_choice import choose_heads_by_gains, refit_remaining_gains
+from pathkernel_pruning.heads.gain_choice import choose_heads_by_gains
+from pathkernel_pruning.heads.gain_network import refit_remaining_gains
 from pathkernel_pruning.heads.loss_form import FormSums, apply_curvature, loss_slopes, loss_values
 
 
