@@ -114,7 +114,7 @@ class HeadGroups:
             count, size = of_layer.shape
             positions = start + np.arange(of_layer.size).reshape(count, size)
             gone = [row[~left] for row, left in zip(positions, of_layer)]
-            stays = of_layer.any(axis=1)
+            stays = [bool(group.any()) for group in of_layer]
             start += of_layer.size
             if count == 1 or size == 1:  # every head by itself
                 yield from (((int(head),), None) for head in np.concatenate(gone))
