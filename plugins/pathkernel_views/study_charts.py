@@ -15,6 +15,7 @@ import xarray as xr
 from pathkernel_core.system.text import number
 from pathkernel_datasets.selection.selection import Selection, Selections, index_of, spread_indices
 from pathkernel_datasets.variables.measures import Measure, choices_of, measures_of
+from pathkernel_views.calibration import reliability_frame
 from pathkernel_views.chart import NothingToPlot
 from pathkernel_views.network import network
 from pathkernel_views.paths import (
@@ -51,6 +52,8 @@ _TITLES = {
     "score_lowest": "lowest",
     "score_highest": "highest",
     "unconverged": "did not converge",
+    "confidence": "largest probability, mean of a bin",
+    "correct": "fraction correct",
     "component": "principal component i",
     "overlap": "overlap with the labels",
     "example_dual": "example′",
@@ -162,6 +165,23 @@ class StudyCharts:
             log=pd.api.types.is_numeric_dtype(frame[x]) and not (frame[x] <= 0).any(),
             bands=x == "width",
             hollow="unconverged",
+        )
+
+    def reliability(self) -> alt.TopLevelMixin:
+        """Draw the fraction correct against the largest probability."""
+
+        def build(value: Any) -> pd.DataFrame:
+            single = self.study.singles[value]
+            return reliability_frame(single, _few_widths(single))
+
+        return lines(
+            of_every_value(self.study, build),
+            "confidence",
+            "correct",
+            series="network",
+            panel="test_set",
+            switches=self.option,
+            titles=_TITLES,
         )
 
     def order_parameters(self) -> alt.TopLevelMixin:

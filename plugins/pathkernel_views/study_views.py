@@ -11,7 +11,7 @@ import xarray as xr
 
 from pathkernel_datasets.selection.selection import Selections, index_of
 from pathkernel_datasets.study.study import describe_option
-from pathkernel_datasets.variables.measures import measures_of
+from pathkernel_datasets.variables.measures import CALIBRATION_BINS, measures_of
 from pathkernel_views.chart import Chart
 from pathkernel_views.paths import KERNELS, ROWS, of_paths
 from pathkernel_views.study_tables import UNCONVERGED, study_details, study_summary
@@ -115,6 +115,15 @@ def study_charts(
             f"{heading} on test examples against {axis}. Dashed lines are Gaussian process (GP) "
             f"limits. {ranges}{_side_by_side(study, x)}",
             chart_of("against", measure, x),
+        )
+    if "probability" in dataset:
+        yield Chart(
+            "reliability",
+            "Calibration of the probabilities",
+            "Fraction of test examples classified correctly against the largest probability, in "
+            f"{CALIBRATION_BINS} bins of equal width, of all seeds together. On the diagonal "
+            "probabilities are frequencies: above it they are too small, below it too large.",
+            chart_of("reliability"),
         )
     rows = min(sizes["path"], max(1, ROWS // sizes.get("output", 1)))
     charts = {
