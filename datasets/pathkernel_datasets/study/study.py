@@ -20,7 +20,7 @@ from pathkernel_core.contracts.options import (
     several_values,
 )
 from pathkernel_core.contracts.task import Blocks, Examples, Realisation, Task
-from pathkernel_core.energy.likelihoods import LIKELIHOODS
+from pathkernel_core.energy.likelihoods import LIKELIHOODS, likelihood_of
 from pathkernel_core.energy.token_kernels import TOKEN_KERNELS
 from pathkernel_core.paths.network import Skips, skips_of_layers
 from pathkernel_core.system.text import format_value
@@ -158,7 +158,7 @@ class Study(Options):
         "squared",
         "Likelihood of the labels: the squared loss, or, with probabilities, logistic for two "
         "classes and softmax for more.",
-        choices=tuple(LIKELIHOODS),
+        metavar=f"[{'|'.join(LIKELIHOODS)}]",
     )
 
     def __post_init__(self):
@@ -203,7 +203,7 @@ class Study(Options):
     @property
     def has_probabilities(self) -> bool:
         """Whether labels are classes with probabilities, without a temperature."""
-        return not LIKELIHOODS[self.likelihood].is_gaussian
+        return not likelihood_of(self.likelihood).is_gaussian
 
     @property
     def grid(self) -> dict[str, Sequence[Any]]:

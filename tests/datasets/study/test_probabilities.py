@@ -174,6 +174,12 @@ def test_temperatures_are_refused_with_the_scale_that_there_is(temperatures):
         study_of("softmax", temperatures=temperatures)
 
 
+@pytest.mark.parametrize("name", ["probit", "logistic,softmax", ""])
+def test_unknown_likelihoods_are_refused(name):
+    with pytest.raises(ValueError, match='likelihood must be one of "squared", "logistic"'):
+        Study(Small(), likelihood=name)
+
+
 @pytest.mark.parametrize(
     "result", [Samples, NextOrder, Phases, LearningCurves, Comparison, Pruning]
 )
