@@ -12,6 +12,9 @@ from pathkernel_datasets.variables.measures import reliability
 IDEAL = "calibrated"
 """Name of the diagonal, on which the largest probability is the fraction correct."""
 
+LIMIT = "N = ∞"
+"""Name of the Gaussian process limit, which has points here and not a line across the panel."""
+
 
 def reliability_frame(dataset: xr.Dataset, widths: list[int]) -> pd.DataFrame:
     """Return a row for each bin of probabilities that holds test examples, of all seeds together.
@@ -28,8 +31,8 @@ def reliability_frame(dataset: xr.Dataset, widths: list[int]) -> pd.DataFrame:
     pandas.DataFrame
         Columns ``network``, ``test_set``, ``confidence`` (mean largest probability), ``correct``
         (fraction whose most probable class is their own) and ``examples`` (number in the bin).
-        Two rows of every test set are the ends of the diagonal, without examples. Networks of
-        which nothing is computed are left out.
+        Rows without examples are points of the diagonal, for every test set. Networks of which
+        nothing is computed are left out.
     """
     at_widths, limit = (
         dataset[name].isel(temperature=0).load() for name in ("probability", "probability_gp")
@@ -37,15 +40,16 @@ def reliability_frame(dataset: xr.Dataset, widths: list[int]) -> pd.DataFrame:
     labels = dataset["test_label"].load()
     chosen = at_widths.isel(width=widths).transpose("width", ...)
     networks = {f"N = {number(one['width'].item())}": one for one in chosen}
-    lowest = 1 / dataset.sizes["class"]
+    # more points than an axis labels one by one: it gets round ticks
+    diagonal = np.linspace(1 / dataset.sizes["class"], 1, 15)
     frames = []
     for test_set in dataset["test_set"].values:
         frames.append(
-            pd.DataFrame(
-                {"network": IDEAL, "confidence": [lowest, 1.0], "correct": [lowest, 1.0]}
-            ).assign(test_set=test_set, examples=np.nan)
+            pd.DataFrame({"network": IDEAL, "confidence": diagonal, "correct": diagonal}).assign(
+                test_set=test_set, examples=np.nan
+            )
         )
-        for name, of_network in (networks | {"GP limit": limit}).items():
+        for name, of_network in (networks | {LIMIT: limit}).items():
             values = of_network.sel(test_set=test_set).transpose("seed", "example", "class").values
             truth = labels.sel(test_set=test_set).transpose("seed", "example", ...).values
             present = np.isfinite(values).all(axis=2)

@@ -89,6 +89,8 @@ class StudyCharts:
         ``value`` is that of the swept option, None without one.
         """
         single, first = self.study.singles[value], self.study.at(value, self.temperature)
+        if "likelihood" in single.attrs:  # of classes, without a temperature
+            return {f"{single.attrs['likelihood']} likelihood": None}
         label = f"T = {first.temperature_gp:g}"
         if first.chosen:
             label = f"T of {choices_of(single)[first.chosen].description}{_values(single, first)}"

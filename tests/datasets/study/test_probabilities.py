@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+import xarray as xr
 from noisy_task import Noisy
 from rich.console import Console
 from small_task import Small, count_minimisations
@@ -23,8 +24,9 @@ from pathkernel_datasets.study.study import Study
 from pathkernel_datasets.variables.measures import CALIBRATION_BINS, reliability
 from pathkernel_phases.results import LearningCurves, Phases
 from pathkernel_sampling.results import NextOrder, Samples
+from pathkernel_tasks.custom import Custom
 from pathkernel_trained.results import Comparison, Pruning
-from pathkernel_views.calibration import IDEAL, reliability_frame
+from pathkernel_views.calibration import IDEAL, LIMIT, reliability_frame
 from pathkernel_views.study_views import study_charts, study_views
 from pathkernel_views.table import Table
 
@@ -122,6 +124,22 @@ def test_study_grows_and_resumes_without_computing_again(likelihood, tmp_path, m
         run_study(Study(Small(OUTPUTS[likelihood]), widths=(5,), temperatures=(1.0,)), path)
 
 
+@pytest.mark.parametrize("names", [(0, 1, 2), ("cat", "dog", "owl")])
+def test_custom_classes_keep_their_names(names, tmp_path):
+    rng = np.random.default_rng(1)
+    inputs = rng.normal(size=(24, 3, 4))
+    labels = np.array(names)[np.resize(range(3), 24)]
+    attention = [rng.dirichlet(np.ones(3), size=(24, 2, 3)).swapaxes(2, 3)]
+    settings = {"attention": attention, "test_fraction": 0.5, "folder": tmp_path / "data"}
+    task = Custom.from_arrays(inputs, labels, **settings)
+    study = Study(task, widths=(20,), likelihood="softmax")
+    run_study(study, tmp_path / "study")
+    plain = xr.open_zarr(tmp_path / "study" / "study.zarr")
+    assert plain["class"].values.tolist() == [str(name) for name in names]
+    np.testing.assert_allclose(plain["probability"].sum("class", skipna=False), 1)
+    assert plain.attrs["calibration_bins"] == 10
+
+
 def test_prior_variance_is_swept_with_the_evidence_at_each(tmp_path):
     study = study_of("softmax", widths=(30,), sweep={"variance": (0.3, 3.0)})
     swept = run_study(study, tmp_path / "swept").load()
@@ -216,7 +234,7 @@ def test_views_show_log_loss_and_calibration(dataset, likelihood):
 def test_reliability_frame_counts_every_test_example_once(dataset):
     frame = reliability_frame(dataset, [0, 1])
     counts = frame.groupby(["network", "test_set"])["examples"].sum()
-    for network in ("N = 5", "N = 50", "GP limit"):
+    for network in ("N = 5", "N = 50", LIMIT):
         assert counts[network].to_dict() == {"long": 9, "short": 5}
     diagonal = frame[frame["network"] == IDEAL]
     assert (diagonal["confidence"] == diagonal["correct"]).all()
