@@ -46,6 +46,9 @@ class Result(Options, abc.ABC):
     of_all_values : bool
         Whether it is computed once from all values of an option that a study sweeps, rather than
         for each of them.
+    of_probabilities : bool
+        Whether it takes studies of the logistic and the softmax likelihood, too, which have
+        probabilities and no temperature. If not, as by default, it is refused for them.
     view_options : tuple of str
         Those of the options ``temperature`` and ``seed`` that only select the view, so that
         ``show`` and ``plot`` may set them.
@@ -54,6 +57,7 @@ class Result(Options, abc.ABC):
     name: ClassVar[str]
     summary: ClassVar[str]
     of_all_values: ClassVar[bool] = False
+    of_probabilities: ClassVar[bool] = False
     view_options: ClassVar[tuple[str, ...]] = ()
     command: ClassVar[str] = ""
 

@@ -21,8 +21,10 @@ def minima_sentences(dataset: xr.Dataset) -> list[str]:
     """
     several = dataset["minima"] > 1
     close = 0.5 * dataset["width"] * dataset["action_gap"] < CLOSE
-    share = dataset["explained_share_gp"].min("seed")
-    temperatures = dataset["temperature"].values[(share < SMALLEST_SHARE).values]
+    temperatures = dataset["temperature"].values[:0]
+    if "explained_share_gp" in dataset:  # of the squared loss
+        share = dataset["explained_share_gp"].min("seed")
+        temperatures = dataset["temperature"].values[(share < SMALLEST_SHARE).values]
     sentences = []
     if several.any():
         sentences.append(

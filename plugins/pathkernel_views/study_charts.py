@@ -14,6 +14,7 @@ import xarray as xr
 from pathkernel_core.system.text import number
 from pathkernel_datasets.selection.selection import Selection, Selections, index_of, spread_indices
 from pathkernel_datasets.variables.measures import Measure, measures_of
+from pathkernel_views.calibration import reliability_frame
 from pathkernel_views.chart import NothingToPlot
 from pathkernel_views.network import network
 from pathkernel_views.paths import (
@@ -50,6 +51,8 @@ _TITLES = {
     "score_lowest": "lowest",
     "score_highest": "highest",
     "unconverged": "did not converge",
+    "confidence": "largest probability, mean of a bin",
+    "correct": "fraction correct",
     "component": "principal component i",
     "overlap": "overlap with the labels",
     "example_dual": "example′",
@@ -83,6 +86,8 @@ class StudyCharts:
     def temperatures(self) -> dict[str, float]:
         """The temperature of all widths, and after it all others, by their labels."""
         common = self.study.common_temperature(self.temperature)
+        if "likelihood" in self.dataset.attrs:  # of classes, without a temperature
+            return {f"{self.dataset.attrs['likelihood']} likelihood": common}
         return {f"T = {common:g}": common} | ({} if self.still else _grid(self.dataset))
 
     def seeds(self, single: xr.Dataset) -> list[int]:
@@ -176,6 +181,23 @@ class StudyCharts:
             log=True,
             hollow="unconverged",
             columns=3 if len(sets) == 1 else min(len(frames), 5),
+        )
+
+    def reliability(self) -> alt.TopLevelMixin:
+        """Draw the fraction correct against the largest probability."""
+
+        def build(value: Any) -> pd.DataFrame:
+            single = self.study.singles[value]
+            return reliability_frame(single, _few_widths(single))
+
+        return lines(
+            of_every_value(self.study, build),
+            "confidence",
+            "correct",
+            series="network",
+            panel="test_set",
+            switches=self.option,
+            titles=_TITLES,
         )
 
     def order_parameters(self) -> alt.TopLevelMixin:

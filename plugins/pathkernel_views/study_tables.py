@@ -26,7 +26,13 @@ from pathkernel_datasets.selection.temperature_choice import (
 )
 from pathkernel_datasets.study.study import describe_option
 from pathkernel_datasets.variables.labelling import json_attribute
-from pathkernel_datasets.variables.measures import Measure, choices_of, label_kind, measures_of
+from pathkernel_datasets.variables.measures import (
+    CALIBRATION_BINS,
+    Measure,
+    choices_of,
+    label_kind,
+    measures_of,
+)
 from pathkernel_datasets.variables.quantities import STATUS_CODES
 from pathkernel_datasets.variables.swept_option import list_values
 from pathkernel_views.chart import NothingToPlot
@@ -37,6 +43,18 @@ UNCONVERGED = {
     name.replace("_", " "): STATUS_CODES[name] for name in ("max_evaluations", "stalled")
 }
 """Status of points with values whose minimisation did not converge."""
+
+_MEASURED = {
+    "classes": "Accuracy (fraction correct)",
+    "probabilities": (
+        "Accuracy (fraction correct); log loss: mean of −ln p of a test example's class, in nats; "
+        f"ECE: expected calibration error, in {CALIBRATION_BINS} bins of the largest probability"
+    ),
+    "targets": (
+        "R²: 1 − MSE / variance of the test targets; MSE: mean squared error; ln p(y): mean log "
+        "density of a test target in nats, of the predictor's variance plus T as noise"
+    ),
+}
 
 
 def of_every_value(study: Selections, build: Callable[[Any], pd.DataFrame]) -> pd.DataFrame:
@@ -223,7 +241,9 @@ def study_summary(
         )
         range_ = f"{' ' if one_column else chr(10)}[{lowest}, {highest}]"
         scores[measure.heading] = median + range_ * several
-    cells = _option_cell(study) | {"network": "{network}", "T": "{temperature}"}
+    cells = _option_cell(study) | {"network": "{network}"}
+    if "probability" not in dataset:  # whose classes have no temperature
+        cells |= {"T": "{temperature}"}
     across = None
     if len(measures) == 1:
         across, cells["test_set"] = ("test_set", *scores.values()), ""
@@ -290,19 +310,18 @@ def _caption(study: Selections, temperature: float | str | None, several: bool) 
     selections = [study.at(value, temperature) for value in study.singles]
     chosen = {selection.describe() for selection in selections}
     choice = chosen.pop() if len(chosen) == 1 else selections[0].describe(values=False)
-    measured = (
-        "Accuracy (fraction correct)"
-        if label_kind(dataset) == "classes"
-        else "R²: 1 − MSE / variance of the test targets; MSE: mean squared error; ln p(y): mean "
-        "log density of a test target in nats, of the predictor's variance plus T as noise"
-    )
+    if "likelihood" in dataset.attrs:
+        choice = f"{dataset.attrs['likelihood']} likelihood"
+    kind = label_kind(dataset)
+    measured = _MEASURED[kind]
     backend, dtype = (dataset.attrs.get(key, "unknown") for key in ("backend", "dtype"))
     options = str(dataset.attrs.get("label", "")).partition(", ")[2]
     if study.option:  # whose values are in the first column
         swept = describe_option(study.option, list_values([*study.singles]))
         options = options.replace(swept, "").removesuffix(", ")
     return (
-        f"{measured}{': median and range over the seeds' * several}. T: temperature. "
+        f"{measured}{': median and range over the seeds' * several}. "
+        f"{'T: temperature. ' * (kind != 'probabilities')}"
         f"{f'Options: {options}. ' * bool(options)}"
         f"{_seeds(dataset['seed'].values)}; backend {backend}, {dtype}; {choice}."
     )

@@ -11,7 +11,7 @@ import xarray as xr
 
 from pathkernel_datasets.selection.selection import Selections, index_of
 from pathkernel_datasets.study.study import describe_option
-from pathkernel_datasets.variables.measures import measures_of
+from pathkernel_datasets.variables.measures import CALIBRATION_BINS, measures_of
 from pathkernel_views.chart import Chart
 from pathkernel_views.paths import KERNELS, ROWS, of_paths
 from pathkernel_views.study_tables import UNCONVERGED, study_details, study_summary
@@ -104,7 +104,8 @@ def study_charts(
         ranges = "Ranges of an accuracy are one binomial standard error of the test set."
     if dataset["status"].isin(list(UNCONVERGED.values())).any():
         ranges += " Hollow points did not converge."
-    at = f" At {study.describe_common(temperature)}."
+    has_temperature = "likelihood" not in dataset.attrs
+    at = f" At {study.describe_common(temperature)}." if has_temperature else ""
     names = [option] if option else []
     names += ["width", *["temperature"] * (sizes["temperature"] > 1)]
     axes = {name: axis_title(name) for name in names}
@@ -126,6 +127,15 @@ def study_charts(
             f"{heading} on test examples against {axis_title('width')}, one panel for each "
             f"temperature T. Dashed lines are Gaussian process (GP) limits. {ranges}",
             chart_of("at_every_temperature", measure),
+        )
+    if "probability" in dataset:
+        yield Chart(
+            "reliability",
+            "Calibration of the probabilities",
+            "Fraction of test examples classified correctly against the largest probability, in "
+            f"{CALIBRATION_BINS} bins of equal width, of all seeds together. On the diagonal "
+            "probabilities are frequencies: above it they are too small, below it too large.",
+            chart_of("reliability"),
         )
     rows = min(sizes["path"], max(1, ROWS // sizes.get("output", 1)))
     charts = {

@@ -58,7 +58,8 @@ def run_result(
     ------
     StudyError
         If the path is no folder of a study, or the study is damaged or incomplete, or the folder
-        cannot be written.
+        cannot be written, or the study has probabilities of classes, which the result does not
+        take.
     ValueError
         If an option of the result is out of range.
     PluginError
@@ -76,6 +77,13 @@ def run_result(
     study = StoredStudy(path, plugins, executor, threads)
     if result.name == "study":
         raise PluginError("the result 'study' has the name of the study itself; give it another")
+    likelihood = study.identity.get("likelihood", "squared")
+    if likelihood != "squared" and not result.of_probabilities:
+        raise StudyError(
+            f"{result.name} is computed for the squared loss and its temperature, but {study.path} "
+            f"is a study of the {likelihood} likelihood, which has probabilities instead; run a "
+            "study without --likelihood for it"
+        )
     _check_study(study)
     reported = False
     _log.info("%s: %s", study.path, result)

@@ -47,7 +47,7 @@ from pathkernel_datasets.study.prepared import (
     array_library,
     prepare_data,
 )
-from pathkernel_datasets.study.study import Study, draw_blocks
+from pathkernel_datasets.study.study import CLASS_TEMPERATURE, Study, draw_blocks
 from pathkernel_datasets.variables.quantities import data_values, point_values, reference_values
 
 _log = logging.getLogger("pathkernel.study")
@@ -230,10 +230,11 @@ class Computation:
         n_solved = 0
 
         def is_over(index: int, temperature: float) -> bool:
+            temperature = _on_grid(temperature)
             return temperature < min(missing[pieces[index]])
 
         def reporter(index: int, temperature: float) -> Report:
-            point = Progress(n_solved, None, _doing(pieces[index], temperature))
+            point = Progress(n_solved, None, _doing(pieces[index], _on_grid(temperature)))
             report(point)
 
             def report_step(step: Progress) -> None:
@@ -244,7 +245,7 @@ class Computation:
 
         def on_point(index: int, temperature: float, outcome: Outcome) -> None:
             nonlocal n_solved
-            piece = pieces[index]
+            piece, temperature = pieces[index], _on_grid(temperature)
             if temperature not in missing[piece]:
                 return
             solution = outcome if isinstance(outcome, Solution) else None
@@ -259,12 +260,17 @@ class Computation:
         # from the highest temperature of the study, also if only the lowest is missing: a minimum
         # that depended on what was computed before would differ between interrupted and other runs
         networks = [data.network(piece) for piece in pieces]
-        temperatures = self.study.temperatures
+        temperatures = (math.nan,) if self.study.has_probabilities else self.study.temperatures
         minimise_grid(problem, networks, temperatures, on_point, is_over=is_over, reporter=reporter)
 
     @property
     def _of_solution(self) -> list[Analysis]:
         return [analysis for analysis in self.analyses if analysis.scope == "solution"]
+
+
+def _on_grid(temperature: float) -> float:
+    """Temperature of the study for that of a solution, which classes do not have."""
+    return CLASS_TEMPERATURE if math.isnan(temperature) else temperature
 
 
 def _doing(piece: Piece, temperature: float) -> str:
@@ -302,7 +308,7 @@ class SeedData:
     def problem(self) -> Problem:
         """Training examples; a sum over many takes long."""
         if self.data.blocks is None:
-            return Problem(self.data.xi, self.data.labels)
+            return self.data.problem()
         sums = sum_examples(self.folder, self.seed, self.data, self.library, self.report)
         return Problem.from_statistics(sums)
 

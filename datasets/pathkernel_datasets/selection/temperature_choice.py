@@ -44,6 +44,11 @@ def check_choice(dataset: xr.Dataset, choice: str) -> None:
     """
     if choice not in WORDS:
         raise ValueError(f"temperature must be a number or one of {', '.join(WORDS)}, not {choice}")
+    if choice not in choices_of(dataset):
+        raise NotInStudyError(
+            f"there is no temperature to choose by {choice!r}: the study has probabilities, which "
+            "have none; leave temperature out"
+        )
     if choices_of(dataset)[choice].score not in dataset:
         listed = ", ".join(f"{value:g}" for value in dataset["temperature"].values)
         raise NotInStudyError(
@@ -75,7 +80,9 @@ def choose_temperatures(dataset: xr.Dataset, choice: str) -> xr.Dataset:
                 score = score.isel(test_set=0, drop=True)
             if "test_set" not in score.dims:
                 score = score.expand_dims(test_set=dataset["test_set"].values)
-            ties = dataset[f"leave_one_out_log_density{suffix}"].load()
+            # where there are probabilities, there is one temperature, and no such density
+            density = f"leave_one_out_log_density{suffix}"
+            ties = dataset[density].load() if density in dataset else score
             indices[f"index{suffix}"] = xr.apply_ufunc(
                 best,
                 *xr.broadcast(score, ties, computed.load()),

@@ -71,6 +71,8 @@ def _describe_seed(study: Study, drawn: Realisation) -> dict[str, Any]:
     }
     if study.skips is None:
         del settings["skips"]
+    if not study.has_probabilities:
+        del settings["likelihood"]
     identity = settings | {
         "task": study.task.name,
         "options": options,

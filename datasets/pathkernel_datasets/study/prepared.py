@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
-from pathkernel_core.arrays.backend import Array, to_host
+from pathkernel_core.arrays.backend import Array, array_namespace, to_host
 from pathkernel_core.contracts.hooks import UnknownNameError, unknown_name
 from pathkernel_core.contracts.task import Blocks, Examples, Realisation
 from pathkernel_core.energy.costs import Sizes, minimisation_bytes
 from pathkernel_core.energy.kernel_features import KernelFeatures
+from pathkernel_core.energy.likelihoods import LIKELIHOODS
 from pathkernel_core.energy.path_kernels import path_kernels
+from pathkernel_core.energy.problem import Problem
 from pathkernel_core.paths.contraction import attentioned_inputs
 from pathkernel_core.paths.layers import Layer
 from pathkernel_core.paths.network import Network, Skips
@@ -97,6 +99,8 @@ class PreparedData:
         Batches of all training examples, where they are too many to hold.
     scale : float
         Factor of the attentioned inputs.
+    likelihood : str
+        What the labels are to the theory, as for :class:`pathkernel_core.Problem`.
     """
 
     realisation: Realisation
@@ -108,6 +112,32 @@ class PreparedData:
     offset: np.ndarray | float = 0.0
     blocks: Blocks | None = None
     scale: float = 1.0
+    likelihood: str = "squared"
+
+    @property
+    def has_probabilities(self) -> bool:
+        """Whether the labels are classes with probabilities."""
+        return not LIKELIHOODS[self.likelihood].is_gaussian
+
+    @property
+    def scoring(self) -> str:
+        """Kind of the measures that the data have."""
+        return "probabilities" if self.has_probabilities else str(self.realisation.kind)
+
+    @property
+    def class_names(self) -> Sequence[Any]:
+        """Names of the classes, in the order of their probabilities."""
+        if self.likelihood == "logistic":
+            return (-1, 1)
+        names = self.realisation.output_names
+        return range(self.realisation.outputs) if names is None else names
+
+    def problem(self) -> Problem:
+        """Training examples as the theory takes them, all in memory."""
+        labels = self.labels
+        if self.likelihood == "softmax":  # a single 1 among 0, for which tasks may have −1
+            labels = array_namespace(labels=labels).where(labels > 0, labels, 0 * labels)
+        return Problem(self.xi, labels, likelihood=self.likelihood)
 
     @property
     def n_examples(self) -> int:
@@ -144,9 +174,13 @@ def prepare_data(
     ------
     TooLargeError
         If the examples along all paths, or the minimisation, would not fit into memory.
+    StudyError
+        If the labels are not those of the study's likelihood.
     """
     realisation = draw_realisation(study.task, seed) if realisation is None else realisation
     blocks = draw_blocks(study.task, seed)
+    if study.has_probabilities:
+        _check_classes(study.likelihood, realisation, blocks)
     heads, outputs = realisation.heads, realisation.outputs
     variances = study.variances if study.variance is None else study.variance
     if isinstance(variances, tuple) and len(variances) != len(heads) + 2:
@@ -163,7 +197,9 @@ def prepare_data(
         _check_tokens(kernel, realisation, blocks)
         size = network.n_paths * (len(realisation.train.inputs) + 1)
     # before the inputs are contracted, which makes n·N_0 numbers out of each example
-    _check_size(realisation, size, network.n_paths, blocks, min(study.widths))
+    _check_size(
+        realisation, size, network.n_paths, blocks, min(study.widths), study.has_probabilities
+    )
     offset: np.ndarray | float = 0.0
     if realisation.centred:
         offset = _label_mean(study.task.name, realisation, blocks)
@@ -180,7 +216,8 @@ def prepare_data(
         }
         if realisation.validation is not None:
             validation = along_paths.label_inputs(realisation.validation)
-    return PreparedData(realisation, network, xi, labels, tests, validation, offset, blocks, scale)
+    settings = (offset, blocks, scale, study.likelihood)
+    return PreparedData(realisation, network, xi, labels, tests, validation, *settings)
 
 
 def _label_mean(task: str, realisation: Realisation, blocks: Blocks | None) -> np.ndarray:
@@ -262,6 +299,28 @@ class _AlongKernels(_AlongPaths):
         return path_kernels(inputs, layers, self.kernel, **(self.settings | new))
 
 
+def _check_classes(likelihood: str, realisation: Realisation, blocks: Blocks | None) -> None:
+    """Check that the labels of a task are those of a likelihood of classes."""
+    if realisation.kind != "classes":
+        raise StudyError(
+            f"the {likelihood} likelihood needs classes, but the labels of the task are real "
+            "targets; leave --likelihood out, or make them classes (--kind classes)"
+        )
+    outputs = realisation.outputs
+    fitting = "logistic" if outputs == 1 else "softmax"
+    if likelihood != fitting:
+        classes = "two classes in one output" if outputs == 1 else f"{outputs} classes"
+        raise StudyError(
+            f"the task has {classes}, which is no case of the {likelihood} likelihood; take "
+            f"--likelihood {fitting}"
+        )
+    if blocks is not None:
+        raise StudyError(
+            f"the {likelihood} likelihood needs all training examples at once, but "
+            f"{blocks.examples} come in blocks; take fewer, or leave --likelihood out"
+        )
+
+
 def _check_tokens(kernel: str, realisation: Realisation, blocks: Blocks | None) -> None:
     """Check that kernels of the tokens can be computed."""
     if any(getattr(layer, "tokens_are_paths", False) for layer in realisation.layers):
@@ -277,7 +336,12 @@ def _check_tokens(kernel: str, realisation: Realisation, blocks: Blocks | None) 
 
 
 def _check_size(
-    realisation: Realisation, size: int, paths: int, blocks: Blocks | None, width: float
+    realisation: Realisation,
+    size: int,
+    paths: int,
+    blocks: Blocks | None,
+    width: float,
+    classes: bool,
 ) -> None:
     """Check that examples of ``size`` numbers along every path fit into memory."""
     train, tests = realisation.train.inputs, realisation.test_sets.values()
@@ -286,7 +350,7 @@ def _check_size(
     data, remedy = 8 * examples * paths * size, "take fewer examples, heads or layers"
     check_memory(f"{examples} examples of width {size} along {paths} paths", data, remedy)
     number, form = (len(train), None) if blocks is None else (blocks.examples, "features")
-    sizes = Sizes(number, paths, size, realisation.outputs)
+    sizes = Sizes(number, paths, size, realisation.outputs, classes=classes)
     check_memory(
         f"the minimisation over {paths} paths and {realisation.outputs} outputs, with "
         f"{examples} examples along them,",

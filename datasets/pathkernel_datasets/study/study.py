@@ -20,6 +20,7 @@ from pathkernel_core.contracts.options import (
     several_values,
 )
 from pathkernel_core.contracts.task import Blocks, Examples, Realisation, Task
+from pathkernel_core.energy.likelihoods import LIKELIHOODS, likelihood_of
 from pathkernel_core.energy.token_kernels import TOKEN_KERNELS
 from pathkernel_core.paths.network import Skips, skips_of_layers
 from pathkernel_core.system.text import format_value
@@ -35,6 +36,10 @@ _NAMES = {"variance": "prior variance σ²"}  # of options that have another in 
 
 OF_TASK = ("widths", "temperatures", "variances")
 """Options of a study whose default is the task's."""
+
+CLASS_TEMPERATURE = 1.0
+"""The one temperature of a study of classes, of whose cross entropy the likelihood is the Gibbs
+weight; the prior variance is the scale."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,10 @@ class Study(Options):
     skips : float or None, or sequence of them, optional
         Strengths of skip connections that the theory's network has, whatever the task, for all
         layers or for each; None, the default, for none.
+    likelihood : {"squared", "logistic", "softmax"}
+        What labels are, as for :class:`pathkernel_core.Problem`: of tasks whose labels are classes
+        "logistic" for two and "softmax" for more, which have probabilities, and no temperature but
+        1. The prior variance is their scale.
 
     Raises
     ------
@@ -145,6 +154,12 @@ class Study(Options):
         minimum=0,
         metavar="S,S,…",
     )
+    likelihood: str = option(
+        "squared",
+        "Likelihood of the labels: the squared loss, or, with probabilities, logistic for two "
+        "classes and softmax for more.",
+        metavar=f"[{'|'.join(LIKELIHOODS)}]",
+    )
 
     def __post_init__(self):
         task, sweep = self.task, {}
@@ -166,6 +181,13 @@ class Study(Options):
             )
         if self.variance is not None and self.variances is not None:
             raise ValueError("variance is that of all weights: give variance or variances")
+        if self.has_probabilities:
+            if self.temperatures not in (None, (CLASS_TEMPERATURE,)):
+                raise ValueError(
+                    f"temperatures must be left out: the {self.likelihood} likelihood has none. "
+                    "The prior variance is its scale; give several values of variance (--variance)"
+                )
+            object.__setattr__(self, "temperatures", (CLASS_TEMPERATURE,))
         declared = declared_options(self)
         for name in OF_TASK:
             replaced = name == "variances" and self.variance is not None
@@ -177,6 +199,11 @@ class Study(Options):
             _check_distinct(name, getattr(self, name))
         for name, value in (("task", task), ("sweep", sweep), ("skips", _skips(self.skips))):
             object.__setattr__(self, name, value)
+
+    @property
+    def has_probabilities(self) -> bool:
+        """Whether labels are classes with probabilities, without a temperature."""
+        return not likelihood_of(self.likelihood).is_gaussian
 
     @property
     def grid(self) -> dict[str, Sequence[Any]]:

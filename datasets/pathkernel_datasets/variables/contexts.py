@@ -56,6 +56,8 @@ class SolutionContext(DataContext):
     @cached_property
     def predictions(self) -> list[Predictions]:
         """Predictions of each test set; their variances of targets alone."""
+        if self.data.has_probabilities:
+            return [self._probable(*of_set) for of_set in self.data.test_sets.values()]
         tests = [xi for xi, _ in self.data.test_sets.values()]
         temperature = self.solution.temperature
         if self.data.realisation.kind != "targets":
@@ -70,8 +72,16 @@ class SolutionContext(DataContext):
         """Predictions of the validation examples, without variances."""
         assert self.data.validation is not None
         xi, labels = self.data.validation
+        if self.data.has_probabilities:
+            return self._probable(xi, labels)
         mean = to_host(self.solution.predict_mean(xi)) + self.data.offset
         return Predictions(mean[None], to_host(labels))
+
+    def _probable(self, xi: Array, labels: Array) -> Predictions:
+        """Predictions of examples with probabilities of their classes."""
+        predicted = self.solution.predict(xi)
+        mean, probabilities = to_host(predicted.mean), to_host(predicted.probabilities)
+        return Predictions(mean[None], to_host(labels), probabilities=probabilities)
 
     @property
     def situation(self) -> Situation:
@@ -92,7 +102,7 @@ class LimitContext:
     @cached_property
     def whole(self) -> SolutionContext:
         """Limit of the whole network."""
-        limit = gp_limit(self.problem, self.data.network, self.temperature)
+        limit = gp_limit(self.problem, self.data.network, self._scale)
         return SolutionContext(self.data, self.analyses, limit)
 
     @cached_property
@@ -100,11 +110,16 @@ class LimitContext:
         """Limits of the sub-networks, of which there are no analyses."""
         return [self._of(heads) for heads in self.data.realisation.sub_networks.values()]
 
+    @property
+    def _scale(self) -> float | None:
+        """The temperature, which classes with probabilities do not have."""
+        return None if self.data.has_probabilities else self.temperature
+
     def _of(self, heads: Sequence[Sequence[int]]) -> SolutionContext:
         data = self.data
         paths = data.network.paths_through(heads)
         network = data.network.keep_heads(heads)
-        limit = gp_limit(self.problem.keep_paths(paths), network, self.temperature)
+        limit = gp_limit(self.problem.keep_paths(paths), network, self._scale)
         xp = array_namespace(xi=data.xi)
 
         def on_paths(xi: Array) -> Array:

@@ -35,12 +35,15 @@ class Predictions:
         Variances of the output, without noise; classes need none.
     temperature : float, optional
         Variance T of the observation noise; only densities need it.
+    probabilities : array, shape (P, classes), optional
+        Probabilities of the classes, of one solution of a likelihood that has them.
     """
 
     means: np.ndarray
     labels: np.ndarray
     variances: np.ndarray | None = None
     temperature: float = math.nan
+    probabilities: np.ndarray | None = None
 
     @property
     def mean(self) -> np.ndarray:
@@ -96,16 +99,96 @@ def _log_density(predictions: Predictions) -> float:
     return float((logsumexp(densities, axis=0) - np.log(len(means))).mean())
 
 
+CALIBRATION_BINS = 10
+"""Bins of equal width in which the largest probability is compared with the fraction correct."""
+
+
+@dataclass(frozen=True, eq=False)
+class Reliability:
+    """Examples by their largest probability, in bins of equal width between 0 and 1.
+
+    Attributes
+    ----------
+    counts : array, shape (bins,)
+        Number of examples in each bin.
+    confidence, correct : array, shape (bins,)
+        Mean largest probability, and fraction whose most probable class is their own; NaN in an
+        empty bin.
+    """
+
+    counts: np.ndarray
+    confidence: np.ndarray
+    correct: np.ndarray
+
+    @property
+    def error(self) -> float:
+        """Expected calibration error (ECE): mean over examples of |confidence − correct|."""
+        gaps = np.abs(self.confidence - self.correct)
+        return float(np.nansum(self.counts * gaps) / self.counts.sum())
+
+
+def class_indices(labels: np.ndarray) -> np.ndarray:
+    """Classes (P,), from 0, of labels ±1 (P,), or of rows (P, C) with a single 1."""
+    return (labels > 0).astype(int) if labels.ndim == 1 else labels.argmax(axis=1)
+
+
+def reliability(probabilities: np.ndarray, labels: np.ndarray) -> Reliability:
+    """Compare probabilities (P, classes) with the labels of the examples, (P,) or (P, C)."""
+    largest = probabilities.max(axis=1)
+    right = probabilities.argmax(axis=1) == class_indices(labels)
+    # 1 is in the last bin
+    bins = np.minimum((largest * CALIBRATION_BINS).astype(int), CALIBRATION_BINS - 1)
+    counts, confidence, correct = (
+        np.bincount(bins, weights, minlength=CALIBRATION_BINS)
+        for weights in (None, largest, right.astype(float))
+    )
+    filled = np.where(counts > 0, counts, math.nan)
+    return Reliability(counts, confidence / filled, correct / filled)
+
+
+def _log_loss(predictions: Predictions) -> float:
+    """Mean of −ln p of the example's own class."""
+    probabilities: Any = predictions.probabilities
+    own = probabilities[np.arange(len(probabilities)), class_indices(predictions.labels)]
+    # a probability that underflows would make the mean infinite
+    return float(-np.log(np.maximum(own, np.finfo(float).tiny)).mean())
+
+
+def _calibration_error(predictions: Predictions) -> float:
+    probabilities: Any = predictions.probabilities
+    return reliability(probabilities, predictions.labels).error
+
+
+_ACCURACY = Measure(
+    "accuracy",
+    "fraction of test examples classified correctly",
+    "accuracy",
+    "accuracy (fraction correct)",
+    lambda predictions: accuracy(predictions.mean, predictions.labels),
+    validation="fraction of validation examples classified correctly",
+    is_fraction=True,
+)
+
 MEASURES = {
-    "classes": (
+    "classes": (_ACCURACY,),
+    "probabilities": (
+        _ACCURACY,
         Measure(
-            "accuracy",
-            "fraction of test examples classified correctly",
-            "accuracy",
-            "accuracy (fraction correct)",
-            lambda predictions: accuracy(predictions.mean, predictions.labels),
-            validation="fraction of validation examples classified correctly",
-            is_fraction=True,
+            "log_loss",
+            "mean of −ln p of the class of a test example",
+            "log loss",
+            "log loss (nats)",
+            _log_loss,
+            units="nat",
+        ),
+        Measure(
+            "calibration_error",
+            "expected calibration error (ECE) on the test examples: mean distance of the largest "
+            f"probability from the fraction correct, in {CALIBRATION_BINS} bins of equal width of "
+            "the largest probability",
+            "ECE",
+            "calibration error (ECE)",
+            _calibration_error,
         ),
     ),
     "targets": (
@@ -141,7 +224,9 @@ MEASURES = {
 
 def label_kind(dataset: Container[str]) -> str:
     """Kind of the examples of a study, by the names of its variables."""
-    return "classes" if MEASURES["classes"][0].name in dataset else "targets"
+    if "log_loss" in dataset:
+        return "probabilities"
+    return "classes" if _ACCURACY.name in dataset else "targets"
 
 
 def measures_of(dataset: Container[str]) -> tuple[Measure, ...]:
@@ -181,10 +266,14 @@ _OF_TARGETS = CHOICES | {
     ),
 }
 
+# of one temperature, which any takes: not the evidence, which narrow networks lack
+_OF_PROBABILITIES = {name: CHOICES[name] for name in ("validation", "paper", "test")}
+
 WORDS = tuple(name for name in CHOICES if name != "test")
 """Names of the choices that give one temperature for all test sets."""
 
 
 def choices_of(dataset: Container[str]) -> dict[str, Choice]:
     """Ways to choose a temperature of a study, by the names of its variables."""
-    return CHOICES if label_kind(dataset) == "classes" else _OF_TARGETS
+    of_kinds = {"targets": _OF_TARGETS, "probabilities": _OF_PROBABILITIES}
+    return of_kinds.get(label_kind(dataset), CHOICES)

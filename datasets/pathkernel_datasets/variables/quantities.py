@@ -75,6 +75,10 @@ def _order_parameter(context: SolutionContext) -> np.ndarray:
     return matrix.reshape((network.n_paths, network.outputs) * 2) if network.outputs > 1 else matrix
 
 
+def _has_squared_loss(data: PreparedData) -> bool:
+    return not data.has_probabilities
+
+
 def _action_gap(context: SolutionContext) -> float:
     higher_minima = context.solution.other_minima
     return higher_minima[0].action - context.solution.action if higher_minima else math.nan
@@ -100,7 +104,7 @@ def _of_measure(measure: Measure, kind: str) -> Quantity:
         measure.long_name,
         measure.units,
         function=lambda context: np.array([measure.function(each) for each in context.predictions]),
-        present=lambda data: data.realisation.kind == kind,
+        present=lambda data: data.scoring == kind,
     )
 
 
@@ -111,9 +115,7 @@ def _of_validation(measure: Measure, kind: str) -> Quantity:
         dims=(),
         long_name=measure.validation,
         function=lambda context: measure.function(context.validation),
-        present=lambda data: (
-            data.realisation.kind == kind and data.realisation.validation is not None
-        ),
+        present=lambda data: data.scoring == kind and data.realisation.validation is not None,
     )
 
 
@@ -190,12 +192,14 @@ _SCORES = (  # of minima, limits and sub-networks
         "mean log density of a training label given all others at fixed U",
         "nat",
         function=attrgetter("left_out.log_density"),
+        present=_has_squared_loss,
     ),
     Quantity(
         "leave_one_out_squared_error",
         (),
         "mean squared error of a training label predicted from all others at fixed U",
         function=attrgetter("left_out.squared_error"),
+        present=_has_squared_loss,
     ),
     *_MEASURES,
     *(
@@ -208,6 +212,15 @@ _SCORES = (  # of minima, limits and sub-networks
 _SOLUTIONS = (  # of minima and limits
     *_SCORES,
     _PREDICTOR_MEAN,
+    Quantity(
+        "probability",
+        ("test_set", "example", "class"),
+        "probability of the class, averaged over the Gaussian of the outputs",
+        function=lambda context: padded_rows(
+            [of_set.probabilities for of_set in context.predictions]
+        ),
+        present=lambda data: data.has_probabilities,
+    ),
     Quantity(
         "skip_score",
         ("skip",),
@@ -250,6 +263,7 @@ _LIMITS = (
         (),
         "explained share of the squared labels that the limit's features span",
         function=attrgetter("explained_share"),
+        present=_has_squared_loss,
     ),
     *map(_of_sub_networks, _SCORES),
 )

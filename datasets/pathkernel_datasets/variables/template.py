@@ -34,6 +34,7 @@ from pathkernel_datasets.variables.labelling import (
     storable,
     variable_attributes,
 )
+from pathkernel_datasets.variables.measures import CALIBRATION_BINS
 from pathkernel_datasets.variables.quantities import STATUS_CODES, declare_quantities
 
 SCHEMA_VERSION = 6
@@ -48,6 +49,7 @@ _COORDINATES = {
     "output_dual": "network output of the order parameter's second index",
     "test_set": "name of the set of test examples",
     "example": "index of the test example within its test set",
+    "class": "class of the labels",
     "sub_network": "part of the network that is kept",
     "skip": "layer whose heads the skip connection bypasses",
 }
@@ -81,6 +83,8 @@ def study_template(
     """
     realisation, network = data.realisation, data.network
     coords = coordinates(network, realisation, study.grid)
+    if data.has_probabilities:
+        coords["class"] = coordinate("class", data.class_names, _COORDINATES["class"])
     situation = situation_of(data)
     for analysis in analyses:
         for dim, labels in analysis.coordinates(situation).items():
@@ -133,6 +137,11 @@ def study_template(
             for name in ("input_scale", "token_kernel")
             if getattr(study, name) is not None
         },
+        **(
+            {"likelihood": study.likelihood, "calibration_bins": CALIBRATION_BINS}
+            if data.has_probabilities
+            else {}
+        ),
         "readout": str(realisation.readout),
         "kind": str(realisation.kind),
         "centred": realisation.centred,

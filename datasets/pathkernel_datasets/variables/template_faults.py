@@ -132,7 +132,9 @@ def _is_text(part: Mapping[str, Any], name: str) -> bool:
 
 
 _ATTRIBUTES: dict[str, Callable[[Mapping[str, Any], str], bool]] = {
-    **dict.fromkeys((*_TEXTS, "token_kernel", "device", "skips", SWEPT_OPTION), _is_text),
+    **dict.fromkeys(
+        (*_TEXTS, "token_kernel", "device", "skips", "likelihood", SWEPT_OPTION), _is_text
+    ),
     **dict.fromkeys(
         ("sub_networks", "notes", "package_versions"),
         lambda part, name: isinstance(json_attribute(part, name), dict),
