@@ -182,6 +182,8 @@ class Selections:
         grid, singles = self.dataset["temperature"].values, list(self.singles.values())
         if temperature is not None and not isinstance(temperature, str):
             return float(grid[index_of(self.dataset, "temperature", temperature)])
+        if len(grid) == 1 and temperature is None:
+            return float(grid[0])
         choice = default_choice(singles[0]) if temperature is None else temperature
         common = choose_common_temperature(singles, choice)
         return float(grid[0]) if common is None else common
