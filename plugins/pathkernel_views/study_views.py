@@ -11,7 +11,7 @@ import xarray as xr
 
 from pathkernel_datasets.selection.selection import Selections, index_of
 from pathkernel_datasets.study.study import describe_option
-from pathkernel_datasets.variables.measures import CALIBRATION_BINS, measures_of
+from pathkernel_datasets.variables.measures import CALIBRATION_BINS, Measure, measures_of
 from pathkernel_views.chart import Chart
 from pathkernel_views.paths import KERNELS, ROWS, of_paths
 from pathkernel_views.study_tables import UNCONVERGED, study_details, study_summary
@@ -99,11 +99,16 @@ def study_charts(
     study = Selections.of(study)
     dataset, option = study.dataset, study.option
     sizes = dataset.sizes
-    ranges = "Points are medians over the seeds; ranges span the seeds."
-    if sizes["seed"] == 1:
-        ranges = "Ranges of an accuracy are one binomial standard error of the test set."
-    if dataset["status"].isin(list(UNCONVERGED.values())).any():
-        ranges += " Hollow points did not converge."
+    hollow = dataset["status"].isin(list(UNCONVERGED.values())).any()
+
+    def ranges(measure: Measure) -> str:
+        """Say what the ranges of a measure are, and hollow points."""
+        text = " Points are medians over the seeds; ranges span the seeds."
+        if sizes["seed"] == 1:
+            error = " Ranges are one binomial standard error of the test set."
+            text = error if measure.is_fraction else ""
+        return text + " Hollow points did not converge." * bool(hollow)
+
     has_temperature = "likelihood" not in dataset.attrs
     at = f" At {study.describe_common(temperature)}." if has_temperature else ""
     names = [option] if option else []
@@ -115,7 +120,7 @@ def study_charts(
             measure.name if x == "width" else f"{measure.name}_against_{x}",
             f"{heading} against {describe_option(x)}",
             f"{heading} on test examples against {axis}. Dashed lines are Gaussian process (GP) "
-            f"limits. {ranges}{_side_by_side(study, x)}{at * (x != 'temperature')}",
+            f"limits.{ranges(measure)}{_side_by_side(study, x)}{at * (x != 'temperature')}",
             chart_of("against", measure, x),
         )
     if sizes["temperature"] > 1:
@@ -125,7 +130,7 @@ def study_charts(
             f"{measure.name}_at_every_temperature",
             f"{heading} against width, every temperature",
             f"{heading} on test examples against {axis_title('width')}, one panel for each "
-            f"temperature T. Dashed lines are Gaussian process (GP) limits. {ranges}",
+            f"temperature T. Dashed lines are Gaussian process (GP) limits.{ranges(measure)}",
             chart_of("at_every_temperature", measure),
         )
     if "probability" in dataset:
