@@ -22,7 +22,7 @@ import pandas as pd
 import pathkernel_core as pk
 from benchmarks.class_data import print_row
 from benchmarks.measuring import one_thread
-from pathkernel_views.chart import BLUE, GREY, ORANGE, Chart, save_charts
+from pathkernel_views.chart import BLUE, GREY, RUST, Chart, save_charts
 from pathkernel_views.picture import inline
 
 EXAMPLES, NEW, INPUTS = 30, 200, 6
@@ -149,7 +149,7 @@ def panels(frame: pd.DataFrame) -> alt.VConcatChart:
     colour = alt.Color(
         "width:N",
         title="width",
-        scale=alt.Scale(domain=[f"N = {width}" for width in WIDTHS], range=[ORANGE, BLUE]),
+        scale=alt.Scale(domain=[f"N = {width}" for width in WIDTHS], range=[RUST, BLUE]),
     )
     line = alt.Chart(inline(pd.DataFrame({"exact": [0, 1], "theory": [0, 1]})))
     rows = []

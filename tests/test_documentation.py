@@ -732,8 +732,13 @@ def test_data_guide_names_every_variable():
     text = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
     network = SimpleNamespace(outputs=1, has_skips=True)
     data = [
-        SimpleNamespace(network=network, realisation=SimpleNamespace(kind=kind, validation=()))
+        SimpleNamespace(
+            network=network,
+            realisation=SimpleNamespace(kind=kind, validation=()),
+            has_probabilities=has_probabilities,
+        )
         for kind in KINDS
+        for has_probabilities in (False, True)
     ]
     own = [variable for analysis in pathkernel_analyses() for variable in analysis.variables]
     for variable in (*(each for one in data for each in declare_quantities(one, ())), *own):

@@ -186,10 +186,10 @@ def test_charts_and_details(show, folder, tmp_path):
     assert {file.name for file in (figures / "tabled").iterdir()} == {
         *("drawn.svg", "drawn.pdf", "drawn.txt")
     }
-    assert b">Drawn<" in (figures / "tabled" / "drawn.svg").read_bytes()
+    assert b">Drawn</text>" in (figures / "tabled" / "drawn.svg").read_bytes()
     assert show("plot", *options, "--all", "--no-title", "--width", "2")[0] == 0
     assert (figures / "tabled" / "detail.svg").exists()
-    assert b">Drawn<" not in (figures / "tabled" / "drawn.svg").read_bytes()
+    assert b">Drawn</text>" not in (figures / "tabled" / "drawn.svg").read_bytes()
     out = show("show", "--only", "tabled")[1]
     assert "three\\x1b" in out
     assert "[b]number[/b]" in out

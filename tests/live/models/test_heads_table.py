@@ -2,6 +2,8 @@
 
 import pandas as pd
 import pytest
+
+pytest.importorskip("torch", reason="heads are of PyTorch models")
 from torch import nn
 
 import pathkernel as pk

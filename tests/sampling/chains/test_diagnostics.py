@@ -119,7 +119,7 @@ def test_entries_of_several_outputs_keep_their_names():
     )
     entries = distinct_entries(matrix)
     assert entries.sizes == {"entry": 10}
-    assert entries.sel(entry="2 0, 1 1") == matrix[1, 0, 0, 1]
+    assert entries.sel(entry="2 1, 1 2") == matrix[1, 0, 0, 1]
 
 
 def test_smallest_ess_over_chains_and_entries():
