@@ -735,10 +735,13 @@ def test_data_guide_names_every_variable():
         SimpleNamespace(
             network=network,
             realisation=SimpleNamespace(kind=kind, validation=()),
-            has_probabilities=has_probabilities,
+            scoring=scoring,
+            has_probabilities=scoring == "probabilities",
+            likelihood="softmax",
+            class_names=(0, 1),
         )
         for kind in KINDS
-        for has_probabilities in (False, True)
+        for scoring in (kind, "probabilities")
     ]
     own = [variable for analysis in pathkernel_analyses() for variable in analysis.variables]
     for variable in (*(each for one in data for each in declare_quantities(one, ())), *own):
