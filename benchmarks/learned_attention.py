@@ -144,9 +144,8 @@ def of_draws(posterior, test, chains=2, draws=600):
     return accuracy(np.mean(means, axis=0), test.labels)
 
 
-def of_descent(posterior, test, seed, steps=3000, rate=0.01):
-    """Adam on all weights and key vectors: squared error with the weight decay of the prior."""
-    model = attention_model("weights", posterior)
+def by_adam(model, steps, rate=0.01):
+    """Descent from a position by Adam on the negative log density of all weights, compiled."""
 
     @jax.jit
     def descend(x):
@@ -160,7 +159,13 @@ def of_descent(posterior, test, seed, steps=3000, rate=0.01):
 
         return jax.lax.fori_loop(0, steps, step, (x, 0 * x, 0 * x))[0]
 
-    x = descend(model.initial(jax.random.key(seed)))
+    return descend
+
+
+def of_descent(posterior, test, seed):
+    """Adam on all weights and key vectors: squared error with the weight decay of the prior."""
+    model = attention_model("weights", posterior)
+    x = by_adam(model, steps=3000)(model.initial(jax.random.key(seed)))
     return accuracy(np.asarray(model.predict(x, jax.numpy.asarray(test.inputs))[0]), test.labels)
 
 

@@ -23,6 +23,7 @@ import numpy as np
 import pandas as pd
 
 import pathkernel_core as pk
+from benchmarks.learned_attention import by_adam
 from benchmarks.tempering import by_tempering
 from pathkernel_sampling.attention.models import attention_model
 from pathkernel_views.chart import Chart, save_charts
@@ -70,22 +71,10 @@ def overlaps(model, positions, tokens):
     return np.array([overlap(x) for x in positions])
 
 
-def by_adam(posterior, tokens, starts=5, steps=4000, rate=0.01):
+def of_trained(posterior, tokens, starts=5):
     """Overlaps of networks trained by Adam from draws of the prior."""
     model = attention_model("weights", posterior)
-
-    @jax.jit
-    def train(x):
-        def step(index, state):
-            x, first, second = state
-            slope = -jax.grad(model.log_density)(x)
-            first, second = 0.9 * first + 0.1 * slope, 0.999 * second + 0.001 * slope**2
-            along = first / (1 - 0.9 ** (index + 1.0))
-            size = jnp.sqrt(second / (1 - 0.999 ** (index + 1.0))) + 1e-8
-            return x - rate * along / size, first, second
-
-        return jax.lax.fori_loop(0, steps, step, (x, 0 * x, 0 * x))[0]
-
+    train = by_adam(model, steps=4000)
     ends = [train(model.initial(jax.random.key(seed))) for seed in range(starts)]
     return overlaps(model, ends, tokens)
 
@@ -103,7 +92,7 @@ def compare(sizes=(4, 6, 8), examples=(10, 20, 40, 80, 160), sweeps=300, draws=6
                 model = attention_model("order-parameter", posterior)
                 positions, _, notes, _ = by_tempering(model, 0, sweeps, draws, chains)
                 values = overlaps(model, positions[:, ::5].reshape(-1, model.dimension), tokens)
-                trained = by_adam(posterior, tokens)
+                trained = of_trained(posterior, tokens)
                 name = "linear" if linear else "softmax"
                 agree = all(note[1] for note in notes)
                 rows += [

@@ -113,9 +113,11 @@ def scale_heads(
                 shape = [1] * heads.ndim
                 shape[axis], shape[-2] = factor.shape
                 column = factor.reshape(shape)
-                # 0 times infinity is NaN; what is finite stays, for the derivative by its gain
-                lost = (column == 0) & ~heads.isfinite()
-                scaled = heads.to(wide).masked_fill(lost, 0.0) * column
+                finite = heads.to(wide)
+                if not of_layer.all():
+                    # 0 times infinity is NaN; what is finite stays, for the derivative by its gain
+                    finite = finite.masked_fill((column == 0) & ~heads.isfinite(), 0.0)
+                scaled = finite * column
                 return scaled.to(outputs.dtype).reshape(outputs.shape)
 
             stack.enter_context(_change_outputs(attention, multiply))

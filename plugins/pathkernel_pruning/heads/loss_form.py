@@ -171,6 +171,15 @@ class FormSums:
             self._numbers += outputs.shape[0] * outputs.shape[1]
             self._targets += float((targets**2).sum())
 
+    def include(self, other: FormSums) -> None:
+        """Add all batches of other sums, about the same gains."""
+        self._loss += other._loss
+        self._gradient += other._gradient
+        self._form += other._form
+        self._rows += other._rows
+        self._numbers += other._numbers
+        self._targets += other._targets
+
     def result(self) -> LossForm:
         """The form of all batches."""
         temperature = 1.0

@@ -133,7 +133,6 @@ class LiveNetwork:
 
     def form(self, gains: np.ndarray) -> LossForm:
         """Loss to second order about gains (ΣH_ℓ,)."""
-        sums = FormSums(gains, self._loss)
         parts = [FormSums(gains, self._loss) for _ in range(min(_PARTS, len(self._batches)))]
         examples: list[tuple[int, np.ndarray]] = []
         for part, batch in zip(cycle(parts), self._batches):
@@ -163,11 +162,13 @@ class LiveNetwork:
             if method == "differences":
                 gradient, form = self._by_differences(batch, gains, outputs, targets)
             examples.append((sequences, targets.cpu().numpy()))
-            for whole_or_part in (sums, part):
-                whole_or_part.add(outputs, targets, gradient, form)
+            part.add(outputs, targets, gradient, form)
         if not self._is_checked:
             self._is_checked = True
             _warn_of_examples(examples, sum(self.heads))
+        sums = FormSums(gains, self._loss)
+        for part in parts:
+            sums.include(part)
         return replace(sums.result(), parts=tuple(part.result() for part in parts))
 
     def _gains(

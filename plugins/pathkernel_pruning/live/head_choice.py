@@ -219,7 +219,7 @@ def choose_heads(
         if refit:
             left = choice.gains != 0
             held_out = held_out_loss(choice.form.move_to(choice.gains), left, prior_variance)
-            _warn_if_refit_fails(network.loss(left.astype(float)), held_out)
+            _warn_if_refit_fails(network, left, held_out)
     heads = every_head(network.heads)
     unit_of = [number for number, unit in enumerate(choice.units) for _ in unit]
     first = [not number or unit_of[number - 1] != unit for number, unit in enumerate(unit_of)]
@@ -241,8 +241,11 @@ def choose_heads(
     )
 
 
-def _warn_if_refit_fails(plain: float, held_out: float) -> None:
+def _warn_if_refit_fails(network: LiveNetwork, left: np.ndarray, held_out: float) -> None:
     """Warn if gains fitted to most examples serve the others worse than gains of 1."""
+    if math.isnan(held_out):
+        return
+    plain = network.loss(left.astype(float))
     if held_out > plain:
         warnings.warn(
             f"the examples are too few to refit gains: of every part of the batches the loss is "
