@@ -2,6 +2,7 @@
 
 import asyncio
 import collections
+import ctypes
 import functools
 import gc
 import importlib
@@ -11,6 +12,7 @@ import inspect
 import os
 import platform
 import re
+import sys
 from pathlib import Path
 
 os.environ.pop("COLUMNS", None)  # of a process of pytest-xdist: it would wrap what is printed
@@ -231,6 +233,30 @@ def one_thread():
         torch.set_num_threads(1)
     with threadpoolctl.threadpool_limits(1):
         yield
+
+
+_LARGE = 600e6  # bytes of a process, above which compiled functions go
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_functions_go():
+    """JAX holds what it has compiled, which only tests of one module share: gigabytes in all."""
+    yield
+    jax = sys.modules.get("jax")
+    if jax is not None and _resident_bytes() > _LARGE:
+        jax.clear_caches()
+        gc.collect()
+        if platform.libc_ver()[0] == "glibc":
+            ctypes.CDLL(None).malloc_trim(0)  # which hands freed pages back
+
+
+def _resident_bytes():
+    """Memory of this process, 0 where Linux does not tell."""
+    try:
+        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
+    except OSError:
+        return 0
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
 class Library:

@@ -99,3 +99,17 @@ class Result(Options, abc.ABC):
         iterable of pathkernel_views.table.Table, pathkernel_views.chart.Chart or str
         """
         return ()
+
+    def joint_views(self, study: StoredStudy) -> Iterable[Any]:
+        """Views of all values of a swept option together, shown after those of every value.
+
+        Parameters
+        ----------
+        study : StoredStudy
+            With all values of the option, or with the only one.
+
+        Returns
+        -------
+        iterable of pathkernel_views.table.Table, pathkernel_views.chart.Chart or str
+        """
+        return ()

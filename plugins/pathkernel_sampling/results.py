@@ -330,6 +330,11 @@ class LearnedAttention(Draws):
         names = [name for name in runs(study, self.name) if name.endswith(points)]
         yield from views.attention_views(study, names)
 
+    def joint_views(self, study: StoredStudy) -> Iterator[Table | Chart | str]:
+        """Yield masses of modes along the parameters in which points of the study differ."""
+        views = needs_sampling("pathkernel_sampling.attention.mass_views")
+        yield from views.mass_views(study, self.name)
+
 
 @dataclass(frozen=True)
 class NextOrder(_AtPoints):

@@ -130,7 +130,7 @@ SELECTION: list[click.Parameter] = [folder_argument, *options_of(SelectedParts)]
 
 
 def views_of_values(result: Result, study: StoredStudy) -> Iterator[Any]:
-    """Views of a result, for every value of a swept option."""
+    """Views of a result for every value of a swept option, then those of all together."""
     from pathkernel_views.chart import Chart
 
     for single in [study] if result.of_all_values else study.singles:
@@ -149,3 +149,4 @@ def views_of_values(result: Result, study: StoredStudy) -> Iterator[Any]:
                 raise
             # begun and killed; draws, of which every block is shown, come without an error
             yield f"{result.name}: not complete; run the command again that computes it"
+    yield from result.joint_views(study)

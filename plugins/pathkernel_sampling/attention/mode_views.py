@@ -50,8 +50,8 @@ _LABELS = {
     "mass_difference": "largest difference of a component's mass from the stage before",
     "agrees": "whether the draws agree with the stage before",
     "head": "head",
-    "token": "key token",
-    "example": "test example",
+    "token": "key token, from 1",
+    "example": "test example, from 1",
     "attention": "mean attention",
 }
 
@@ -185,6 +185,7 @@ def _attention(modes: xr.Dataset) -> alt.TopLevelMixin:
     frame["panel"] = [
         f"{name[mode]}: head {head}" for mode, head in zip(frame["mode"], frame["head"])
     ]
+    frame[["token", "example"]] += 1  # the dataset counts from 0
     frame = frame.astype({"token": str, "example": str})
     domain = 0.0, float(frame["attention"].max())
     labelled = labelled_frame(frame, {**_LABELS, "panel": "mode and head"})

@@ -213,7 +213,7 @@ def _error(is_in: np.ndarray) -> float:
 
 
 def _name(attention: np.ndarray) -> str:
-    """What heads attend to in the draws of a mode, (draw, H, examples, M)."""
+    """What heads attend to in the draws of a mode, (draw, H, examples, M); positions from 1."""
     tokens = attention.shape[3]
     entropy = -np.sum(attention * np.log(np.maximum(attention, 1e-300)), axis=3)
     attended = np.exp(entropy.mean((0, 2)))
@@ -221,7 +221,7 @@ def _name(attention: np.ndarray) -> str:
     names = []
     for of_head, number in zip(by_token, attended):
         if of_head.max() >= _FOCUSED:
-            names.append(f"position {of_head.argmax()}")
+            names.append(f"position {of_head.argmax() + 1}")
         else:
             names.append("spread" if number > _SPREAD * tokens else "content")
     return " + ".join(names)

@@ -1,8 +1,10 @@
 """Learned attention of a study: draws that resume, order of heads, views, and refusals."""
 
 import json
+import shutil
 
 import numpy as np
+import pandas as pd
 import pytest
 
 pytest.importorskip("blackjax")
@@ -14,7 +16,9 @@ import pathkernel_core as pk
 from pathkernel.main import main
 from pathkernel_core.paths.order_parameter import head_scores
 from pathkernel_datasets.errors import StudyError
+from pathkernel_datasets.folder.lock import lock_folder
 from pathkernel_datasets.folder.reading import open_study
+from pathkernel_datasets.results.result_files import publish_parts
 from pathkernel_datasets.results.run_result import run_result
 from pathkernel_datasets.results.stored_study import StoredStudy
 from pathkernel_datasets.run.run_study import run_study
@@ -24,6 +28,7 @@ from pathkernel_sampling.attention.attend import (
     order_of_paths,
     orders_of_heads,
 )
+from pathkernel_sampling.attention.mass_views import crossings, mass_views
 from pathkernel_sampling.attention.mode_values import missed_modes
 from pathkernel_sampling.attention.stage_values import warnings
 from pathkernel_sampling.attention.tempered import chains_of
@@ -261,3 +266,63 @@ def test_the_command_prints_the_tables(sampled, capsys, are_documented):
     out, err = capsys.readouterr()
     assert exit_.value.code == 0, err
     assert are_documented(json.loads(out)["tables"])
+
+
+def test_masses_of_several_points_have_a_table_a_chart_and_crossings(sampled, tmp_path):
+    path = tmp_path / "study"
+    shutil.copytree(sampled, path)
+    study = StoredStudy(path)
+    assert list(mass_views(study, "attention")) == []  # a single point
+    _put_run(path, 10, {"content + position 1": [0.9, 0.7], "position 1 + content (2)": [0, 0.1]})
+    _put_run(path, 40, {"content + position 1": [0.0, 0.0], "spread + spread": [0.7, 0.9]})
+    _put_run(path, 160, {"content + position 1": [0.2, 0.0], "spread + spread": [0.8, 1.0]})
+    table, crossing, chart = LearnedAttention().joint_views(StoredStudy(path))
+    masses = table.frame.set_index(["width", "kind"])["mass"]
+    assert masses[10, "content + position 1"] == pytest.approx(0.85)  # heads may be exchanged
+    assert masses[10, "spread + spread"] == 0
+    assert masses[40, "spread + spread"] == pytest.approx(0.8)
+    errors = table.frame.set_index(["width", "kind"])["mass_error"]
+    assert errors[40, "spread + spread"] == pytest.approx(0.1)
+    assert "spread + spread are equally likely at a width N between 10 and 40" in crossing
+    assert chart.altair() is not None
+
+
+def _put_run(path, width, masses):
+    """Store modes with these masses in two chains, beside what else a run at N = 10 has."""
+    tree = open_run(StoredStudy(path), RUN).load()
+    names, chains = list(masses), np.array(list(masses.values())).T
+    modes = xr.Dataset(
+        {"name": ("mode", np.array(names, "T")), "mass_of_chain": (("chain", "mode"), chains)},
+        {"head": tree["modes"]["head"], "mode": range(1, len(names) + 1)},
+    )
+    settings = json.loads(tree.attrs["settings"]) | {"width": width}
+    groups = {name: group.to_dataset() for name, group in tree.subtree_with_keys} | {"modes": modes}
+    groups["."] = groups["."].assign_attrs(settings=json.dumps(settings))
+    part = f"{RUN.rpartition('-')[0]}-{width}"
+    StoredStudy(path).write(part, xr.DataTree.from_dict(groups))
+    with lock_folder(path):
+        publish_parts(path, "attention")
+
+
+def test_a_crossing_is_where_logs_of_ratios_vanish():
+    def rows(*masses):
+        return pd.DataFrame(
+            [
+                {"agreement": x, "kind": kind, "chains": np.array(chains)}
+                for x, chains in masses
+                for kind, chains in (("one", chains), ("other", 1 - np.array(chains)))
+            ]
+        )
+
+    (line,) = crossings(rows((0.2, [0.1, 0.1]), (0.3, [0.5, 0.9])), "agreement", [])
+    # log-odds −2.197 and +0.847
+    assert "to one and to other" in line
+    assert "at agreement 0.272 ± " in line
+    assert "between 0.2 and 0.3" in line
+    assert list(crossings(rows((0.2, [0.1, 0.1]), (0.3, [0.2, 0.3])), "agreement", [])) == []
+    (line,) = crossings(rows((0.2, [0.4]), (0.3, [0.6])), "agreement", [])
+    assert "at agreement 0.25, interpolated" in line  # without an error: a single chain
+    # along the logarithm of a width: halfway between 10 and 1000
+    far = rows((10, [0.4]), (1000, [0.6])).rename(columns={"agreement": "width"})
+    (line,) = crossings(far, "width", [])
+    assert "at width N 100, interpolated" in line

@@ -42,7 +42,7 @@ def test_masses_and_names(draws):
     expected = np.sort(np.bincount(kinds))[::-1] / 400
     np.testing.assert_allclose(modes.masses, expected, atol=0.01)
     names = [set(name.split(" + ")) for name in modes.names]
-    assert names == [{"position 0", "content"}, {"content", "spread"}, {"position 0"}]
+    assert names == [{"position 1", "content"}, {"content", "spread"}, {"position 1"}]
     np.testing.assert_allclose(modes.by_chain.mean(0), modes.masses, rtol=1e-12)
     binomial = np.sqrt(expected * (1 - expected) / 400)
     np.testing.assert_allclose(modes.errors, binomial, rtol=0.5)
