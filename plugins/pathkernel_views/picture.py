@@ -119,6 +119,11 @@ class Picture:
             for channel, values in ranges.items()
         ]
 
+    @property
+    def turned(self) -> list[str]:
+        """Switches that have several settings."""
+        return [name for name in self.switches if self.frame[name].nunique() > 1]
+
     def add_key(self, name: str, **parts: Any) -> None:
         """Add the key of a series, of the parts that :mod:`pathkernel_views.chart_panels` draws."""
         if name != "":
@@ -147,7 +152,7 @@ class Picture:
         table = np.where(np.isfinite(table) & (table > 0 if log else True), table, np.nan)
         if not table.size or np.isnan(table).all():
             return None
-        turned = [name for name in self.switches if self.frame[name].nunique() > 1]
+        turned = self.turned
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of rows without values
             rows = pd.DataFrame({"low": np.nanmin(table, 1), "high": np.nanmax(table, 1)})

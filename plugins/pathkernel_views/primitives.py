@@ -399,8 +399,13 @@ def heatmaps(
 
     cell = field("cell_")
     axis = alt.Axis(labelOverlap=True) if labels else alt.Axis(values=[])
+    has_sizes = False
+    if picture.turned:  # of matrices of several sizes, each fills its panel
+        sizes = frame.dropna(subset=value).groupby(picture.turned)[x].nunique()
+        has_sizes = sizes.nunique() > 1
     horizontal, vertical = (
-        {"type": "ordinal", "scale": alt.Scale(domain=values), "axis": axis, "title": title}
+        {"type": "ordinal", "axis": axis, "title": title}
+        | ({"sort": None} if has_sizes else {"scale": alt.Scale(domain=values)})
         for values, title in ((keys, picture.title(x)), (down, picture.title(y)))
     )
     base = (
@@ -418,6 +423,8 @@ def heatmaps(
             ],
         )
     )
+    if has_sizes:
+        base = base.transform_filter(f"isValid({cell})")
     scheme = {"scheme": "redblue", "reverse": True} if centred else {"scheme": "cividis"}
     low, high, says = _heat_ends(picture, value, domain)
     length = max(50, min(120, step * len(down)))
@@ -432,10 +439,13 @@ def heatmaps(
     if with_values:
         limit = high.expr if isinstance(high, alt.ExprRef) else f"{high:.6g}"
         share = f"{cell} / ({limit})"
-        text = base.transform_filter(f"isValid({cell})").mark_text(fontSize=7, aria=False)
+        # two digits, or a power of ten where all values are tiny
+        written = f"format({cell}, ({limit}) < 0.005 ? '.0e' : '.2f')"
+        text = base.transform_filter(f"isValid({cell})").transform_calculate(text_=written)
+        text = text.mark_text(fontSize=7, aria=False)
         layers.append(
             text.encode(
-                text=alt.Text(field="cell_", type="quantitative", format=".2f"),
+                text=alt.Text(field="text_", type="nominal"),
                 color=_number_colours(share),
             )
         )
@@ -480,7 +490,7 @@ def _heat_ends(
 ) -> tuple[Any, Any, dict[str, Any]]:
     """Ends of the colours for what one setting shows, and labels that say where they are cut."""
     frame, numbers = picture.frame.reset_index(drop=True), picture.frame[value].to_numpy(float)
-    turned = [name for name in picture.switches if frame[name].nunique() > 1]
+    turned = picture.turned
     groups = frame.groupby(turned, sort=False)[value] if turned else [("", frame[value])]
     lows, highs = np.zeros(len(frame)), np.zeros(len(frame))
     for _, rows in groups:

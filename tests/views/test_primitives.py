@@ -158,6 +158,24 @@ def test_heat_maps(size):
     assert (names[0] in told) is (size <= 16)
 
 
+def test_heat_maps_of_several_sizes_each_fill_their_panel():
+    frames = []
+    for size, unit in ((2, 1.0), (4, 1e-4)):
+        names = [f"{size} paths" if n == size - 1 else f"path {n}" for n in range(size)]
+        index = pd.MultiIndex.from_product([names, names], names=["path", "path_dual"])
+        matrix = pd.Series(np.full(size**2, 0.5 * unit), index, name="U").reset_index()
+        frames.append(matrix.assign(examples=size))
+    frame = pd.concat(frames)
+    spec = specification(lambda: heatmaps(frame, "path_dual", "path", "U", switches=["examples"]))
+    assert {"path 0", "2 paths"} <= set(told := texts(spec))
+    assert not {"path 1", "4 paths"} & set(told)
+    assert told.count("0.50") == 4
+    spec["params"][0]["value"] = "4"
+    assert {"path 0", "path 1", "path 2", "4 paths"} <= set(told := texts(spec))
+    assert "2 paths" not in told
+    assert told.count("5e-5") == 16  # not 0.00
+
+
 def test_bars_points_and_the_network(frame):
     layers = pd.DataFrame(
         [(f"layer {layer}", str(h), n, 0.5) for layer in (1, 2) for h in (1, 2) for n in "ab"],

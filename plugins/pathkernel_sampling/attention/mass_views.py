@@ -207,9 +207,9 @@ def crossings(masses: pd.DataFrame, along: str, panels: list[str]) -> Iterator[s
             if not ratio * following < 0:
                 continue
             between = f"between {number(float(x))} and {number(float(beyond))}"
-            what = f"Heads that attend to {one} and to {other} are equally likely"
+            what = f"Modes of {one} and of {other} are equally likely where the {_word(along)} is"
             if not np.isfinite(ratio - following):
-                yield f"{what} at a {_word(along)} {between}{setting}; one kind has no draw there"
+                yield f"{what} {between}{setting}; one kind has no draw there"
                 continue
             ends = np.log([x, beyond]) if is_log else np.array([x, beyond], dtype=float)
             share = ratio / (ratio - following)
@@ -220,7 +220,7 @@ def crossings(masses: pd.DataFrame, along: str, panels: list[str]) -> Iterator[s
             if is_log:
                 place, spread = np.exp(place), np.exp(place) * spread
             told = f" ± {spread:.2g}" if np.isfinite(spread) else ""
-            yield f"{what} at {_word(along)} {place:.3g}{told}{setting}, interpolated {between}"
+            yield f"{what} {place:.3g}{told}{setting}, interpolated {between}"
 
 
 def _log_ratios(

@@ -283,7 +283,7 @@ def test_masses_of_several_points_have_a_table_a_chart_and_crossings(sampled, tm
     assert masses[40, "spread + spread"] == pytest.approx(0.8)
     errors = table.frame.set_index(["width", "kind"])["mass_error"]
     assert errors[40, "spread + spread"] == pytest.approx(0.1)
-    assert "spread + spread are equally likely at a width N between 10 and 40" in crossing
+    assert "spread + spread are equally likely where the width N is between 10 and 40" in crossing
     assert chart.altair() is not None
 
 
@@ -316,13 +316,13 @@ def test_a_crossing_is_where_logs_of_ratios_vanish():
 
     (line,) = crossings(rows((0.2, [0.1, 0.1]), (0.3, [0.5, 0.9])), "agreement", [])
     # log-odds −2.197 and +0.847
-    assert "to one and to other" in line
-    assert "at agreement 0.272 ± " in line
+    assert "of one and of other" in line
+    assert "the agreement is 0.272 ± " in line
     assert "between 0.2 and 0.3" in line
     assert list(crossings(rows((0.2, [0.1, 0.1]), (0.3, [0.2, 0.3])), "agreement", [])) == []
     (line,) = crossings(rows((0.2, [0.4]), (0.3, [0.6])), "agreement", [])
-    assert "at agreement 0.25, interpolated" in line  # without an error: a single chain
+    assert "is 0.25, interpolated" in line  # without an error: a single chain
     # along the logarithm of a width: halfway between 10 and 1000
     far = rows((10, [0.4]), (1000, [0.6])).rename(columns={"agreement": "width"})
     (line,) = crossings(far, "width", [])
-    assert "at width N 100, interpolated" in line
+    assert "width N is 100, interpolated" in line
