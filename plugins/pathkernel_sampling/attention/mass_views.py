@@ -28,7 +28,7 @@ _LABELS = {
     "width": "width N",
     "temperature": "temperature T",
     "kind": "what heads attend to",
-    "mass": "posterior probability of all modes of the kind",
+    "mass": "posterior probability",
     "mass_error": "Monte-Carlo error of the mass, from its spread over chains",
     "smallest": "smallest mass in a chain",
     "largest": "largest mass in a chain",

@@ -144,7 +144,9 @@ def _frame(run: Run, columns: xr.Dataset) -> pd.DataFrame:
 def _title(run: Run) -> str:
     settings = run.all_settings
     form, sampler = settings["form"].replace("-", " "), settings["sampler"]
-    return f"{form}, sampler {sampler}, {point_of(run.settings).description}"
+    is_single = sampler == "order-parameter" and settings.get("method") != "tempering"
+    by = ", single chains" * is_single
+    return f"{form}, sampler {sampler}{by}, {point_of(run.settings).description}"
 
 
 def _attention(run: Run) -> alt.TopLevelMixin:
