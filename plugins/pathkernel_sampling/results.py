@@ -312,13 +312,16 @@ class LearnedAttention(Draws):
             "attention": attend.mean_attention(chains, positions),
             "random_heads": attend.random_heads(chains, self.random_heads),
         }
-        estimate = evidence.UNKNOWN  # heads that may be exchanged make several modes
+        estimate, weights = evidence.UNKNOWN, None  # exchanges of heads make several modes
         if self.is_tempered:
             values = needs_sampling("pathkernel_sampling.attention.stage_values")
             groups["tempering"] = values.tempering(run, chains)
             estimate = values.log_evidence(groups["tempering"])
+            weights = values.chain_weights(groups["tempering"])
         mode_values = needs_sampling("pathkernel_sampling.attention.mode_values")
-        groups |= mode_values.modes_and_maxima(run, chains, estimate.log_evidence, self.starts)
+        groups |= mode_values.modes_and_maxima(
+            run, chains, estimate.log_evidence, weights, self.starts
+        )
         run.finish(estimate, groups)
 
     def views(self, study: StoredStudy) -> Iterator[Table | Chart | str]:

@@ -15,6 +15,7 @@ import xarray as xr
 from pathkernel_core.system.text import number
 from pathkernel_datasets.results.draws import runs
 from pathkernel_datasets.results.stored_study import StoredStudy
+from pathkernel_sampling.attention.stage_values import chain_weights
 from pathkernel_sampling.draws.sampled import Run
 from pathkernel_views.chart import Chart
 from pathkernel_views.primitives import lines
@@ -35,6 +36,7 @@ _LABELS = {
     "low": "mass less its error",
     "high": "mass plus its error",
 }
+_MASSES = ("kind", "chains", "weights")
 _POINT = ("width", "temperature", "seed", "form", "sampler", "method")
 
 
@@ -70,8 +72,8 @@ def mass_views(study: StoredStudy, result: str) -> Iterator[Table | Chart | str]
             "in a chain": "{smallest:.3f} – {largest:.3f}",
         },
         "Posterior probability of all modes of a kind, its error from the spread over chains, and "
-        "its range over them. By tempering each chain weighs the modes; a single chain (nuts) may "
-        "stay where it started, and then has 0 or 1.",
+        "its range over them. By tempering each chain weighs the modes that it sees, and counts by "
+        "its evidence; a single chain (nuts) may stay where it started, and then has 0 or 1.",
     )
     panels = [name for name in settings if name != along]
     for rows in _parts(masses, panels):
@@ -87,7 +89,7 @@ def mass_views(study: StoredStudy, result: str) -> Iterator[Table | Chart | str]
 
 
 def _masses(study: StoredStudy, result: str) -> pd.DataFrame:
-    """Rows of points and kinds; the column ``chains`` has the mass in each chain."""
+    """Rows of points and kinds, with the mass in each chain and the weights of the chains."""
     option, rows = next(iter(study.identity.get("sweep", ())), None), []
     for single in study.singles:
         for name in runs(single, result):
@@ -99,8 +101,12 @@ def _masses(study: StoredStudy, result: str) -> pd.DataFrame:
             if option:
                 point = {option: single.identity["options"][option]} | point
             modes = run.draws["modes"].to_dataset()[["name", "mass_of_chain", "head"]].load()
+            weights = np.full(modes.sizes["chain"], 1 / modes.sizes["chain"])
+            if "tempering" in run.draws.children:
+                weights = chain_weights(run.draws["tempering"].to_dataset().load())
             rows += [
-                {**point, "kind": kind, "chains": chains} for kind, chains in _kinds(modes).items()
+                {**point, "kind": kind, "chains": chains, "weights": weights}
+                for kind, chains in _kinds(modes).items()
             ]
     return _with_zeros(pd.DataFrame(rows))
 
@@ -125,20 +131,18 @@ def _with_zeros(masses: pd.DataFrame) -> pd.DataFrame:
     """The rows, and mass 0 of the kinds that a point lacks and another has."""
     if masses.empty:
         return masses
-    point = [name for name in masses if name not in ("kind", "chains")]
+    point = [name for name in masses if name not in _MASSES]
     rows = []
     for values, group in masses.groupby(point, sort=False, dropna=False):
-        of_kind = dict(zip(group["kind"], group["chains"]))
-        none = np.zeros_like(group["chains"].iloc[0])
+        of_kind, weights = dict(zip(group["kind"], group["chains"])), group["weights"].iloc[0]
         for kind in masses["kind"].unique():
-            rows.append(
-                {**dict(zip(point, values)), "kind": kind, "chains": of_kind.get(kind, none)}
-            )
-    return pd.DataFrame(rows)
+            chains = of_kind.get(kind, np.zeros(len(weights)))
+            rows.append([*values, kind, chains, weights])
+    return pd.DataFrame(rows, columns=[*point, *_MASSES])
 
 
 def _varying(masses: pd.DataFrame) -> list[str]:
-    columns = (name for name in masses if name not in ("kind", "chains"))
+    columns = (name for name in masses if name not in _MASSES)
     return [name for name in columns if masses[name].nunique() > 1]
 
 
@@ -155,22 +159,23 @@ def _word(name: str) -> str:
 
 
 def _frame(masses: pd.DataFrame) -> pd.DataFrame:
-    means = masses["chains"].map(np.mean)
-    errors = masses["chains"].map(_error)
-    return masses.drop(columns="chains").assign(
+    means, errors = zip(*map(_mean_and_error, masses["chains"], masses["weights"]))
+    frame = masses.drop(columns=["chains", "weights"]).assign(
         mass=means,
         mass_error=errors,
         smallest=masses["chains"].map(np.min),
         largest=masses["chains"].map(np.max),
-        low=means - errors.fillna(0.0),
-        high=means + errors.fillna(0.0),
     )
+    width = frame["mass_error"].fillna(0.0)
+    return frame.assign(low=frame["mass"] - width, high=frame["mass"] + width)
 
 
-def _error(chains: np.ndarray) -> float:
-    """Standard error of the mean over chains, NaN of a single one."""
-    count = len(chains)
-    return float(np.std(chains, ddof=1) / np.sqrt(count)) if count > 1 else float("nan")
+def _mean_and_error(chains: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
+    """Weighted mean over chains, and its standard error, NaN of a single chain."""
+    mean, count = float(weights @ chains), len(chains)
+    if count == 1:
+        return mean, math.nan
+    return mean, float(np.sqrt(count / (count - 1) * np.sum((weights * (chains - mean)) ** 2)))
 
 
 def _parts(masses: pd.DataFrame, panels: list[str]) -> Iterator[pd.DataFrame]:
@@ -190,7 +195,8 @@ def crossings(masses: pd.DataFrame, along: str, panels: list[str]) -> Iterator[s
     Parameters
     ----------
     masses : pandas.DataFrame
-        Rows of one setting, with columns ``kind`` and ``chains``, the mass in each chain.
+        Rows of one setting, with columns ``kind``, ``chains``, the mass in each chain, and
+        ``weights``, those of the chains.
     along : str
         Column of the parameter.
     panels : list of str
@@ -230,22 +236,20 @@ def _log_ratios(
 
     Values at which both are 0 are left out; where one is, the log is infinite.
     """
-    chains = {
-        kind: rows.set_index(along)["chains"].to_dict() for kind, rows in masses.groupby("kind")
-    }
     ratios = []
-    for value in sorted(chains[one]):
-        first, second = chains[one][value], chains[other][value]
-        both, ends = first + second, [first.mean(), second.mean()]
+    for value, rows in masses.groupby(along):
+        of_kind, weights = rows.set_index("kind")["chains"], rows["weights"].iloc[0]
+        first, second = of_kind[one], of_kind[other]
+        both, ends = weights @ (first + second), [weights @ first, weights @ second]
         if not any(ends):
             continue
         if not all(ends):
             ratios.append((value, math.copysign(math.inf, ends[0] - ends[1]), math.nan))
             continue
-        share = first.mean() / both.mean()
+        share = ends[0] / both
         # of the share of the first in both, by linear propagation from the chains
-        error = _error((first - share * both) / both.mean()) / (share * (1 - share))
-        ratios.append((value, float(np.log(ends[0] / ends[1])), error))
+        _, error = _mean_and_error((first - share * (first + second)) / both, weights)
+        ratios.append((value, float(np.log(ends[0] / ends[1])), error / (share * (1 - share))))
     return ratios
 
 

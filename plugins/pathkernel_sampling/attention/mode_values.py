@@ -27,7 +27,11 @@ _RARE = 0.05  # share of the evidence from which a maximum that no draw resemble
 
 
 def modes_and_maxima(
-    run: SampleRun, chains: AttentionChains, log_evidence: float, starts: int
+    run: SampleRun,
+    chains: AttentionChains,
+    log_evidence: float,
+    weights: np.ndarray | None,
+    starts: int,
 ) -> dict[str, xr.Dataset]:
     """Modes of the draws, and maxima of the posterior density of attention from many starts.
 
@@ -38,6 +42,8 @@ def modes_and_maxima(
     chains : AttentionChains
     log_evidence : float
         Of all modes, in nats; NaN if unknown.
+    weights : array, shape (chain,), optional
+        Weights of the chains; by default equal.
     starts : int
         Draws from the prior at which ascents start; without any there are no maxima.
     """
@@ -47,7 +53,7 @@ def modes_and_maxima(
     count, draws, dimension = positions.shape
     chosen = chosen_draws(draws, count)
     flat = positions[:, chosen].reshape(-1, dimension)
-    modes = find_modes(_attention(chains, [chains.layers_at(x) for x in flat]), count)
+    modes = find_modes(_attention(chains, [chains.layers_at(x) for x in flat]), count, weights)
     groups = {"modes": _mode_values(run, chains, modes, chosen, log_evidence)}
     if starts:
         groups["maxima"] = _maxima(chains, modes, starts)
