@@ -1,10 +1,12 @@
-"""CPU seconds of whole commands in fresh processes, here and in another checkout, in turn.
+"""CPU seconds and memory of whole commands in fresh processes, here and in another checkout.
 
     python -m benchmarks.commands [--against CHECKOUT] [--rounds 5] [--only NAME …]
 
 A command works on its copy of a study that is computed first, so that none sees what another left.
-The seconds are user and system time of the process and its children, with one BLAS thread. Compiled
-modules are written in an uncounted first round.
+Checkouts take turns. The seconds are user and system time of the process and its children, with
+one BLAS thread; the memory is the peak of the largest process. Compiled modules are written in an
+uncounted first round. Rows of a study that cannot be computed, such as one of images that are not
+at hand, are left out, and the reason is printed.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -46,38 +49,70 @@ COMMANDS = {
 }
 
 
-def cpu_seconds(arguments: str, checkout: Path, folder: Path) -> float:
-    """User and system seconds of a command of a checkout, in a fresh process and its children.
+class Usage(NamedTuple):
+    """User and system seconds of a command, and the peak of its largest process in MB."""
+
+    seconds: float
+    memory: float
+
+    def __str__(self) -> str:
+        return f"{self.seconds:.2f} s, {self.memory:.0f} MB"
+
+
+def usage_of(arguments: str, checkout: Path, folder: Path) -> Usage:
+    """Usage of a command of a checkout, in a fresh process and its children.
 
     Raises
     ------
     subprocess.CalledProcessError
-        If the command fails.
+        If the command fails, with what it wrote to stderr.
     """
     paths = (checkout, checkout / "datasets", checkout / "plugins")
     pinned = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     environment = os.environ | pinned | {"PYTHONPATH": os.pathsep.join(map(str, paths))}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     line = (sys.executable, "-m", "pathkernel", *arguments.split())
-    process = subprocess.Popen(line, cwd=folder, env=environment, stdout=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise subprocess.CalledProcessError(process.returncode, line)
-    return usage.ru_utime + usage.ru_stime
+    with tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(
+            line, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=errors
+        )
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            errors.seek(0)
+            raise subprocess.CalledProcessError(process.returncode, line, stderr=errors.read())
+    # in kilobytes on Linux, in bytes on macOS
+    unit = 1e6 if sys.platform == "darwin" else 1e3
+    return Usage(usage.ru_utime + usage.ru_stime, usage.ru_maxrss / unit)
 
 
-def measure(arguments: str, checkouts: list[Path], studies: Path, rounds: int) -> list[float]:
-    """Median CPU seconds of a command in each checkout."""
-    seconds: dict[Path, list[float]] = {checkout: [] for checkout in checkouts}
+def measure(arguments: str, checkouts: list[Path], studies: Path, rounds: int) -> list[Usage]:
+    """Median seconds and memory of a command in each checkout."""
+    usages: dict[Path, list[Usage]] = {checkout: [] for checkout in checkouts}
     for number in range(rounds + 1):
         for checkout in checkouts if number % 2 == 0 else reversed(checkouts):
             with tempfile.TemporaryDirectory() as folder:
                 for name in STUDIES:
                     if name in arguments.split():
                         shutil.copytree(studies / name, Path(folder, name))
-                seconds[checkout].append(cpu_seconds(arguments, checkout, Path(folder)))
-    return [statistics.median(values[1:]) for values in seconds.values()]
+                usages[checkout].append(usage_of(arguments, checkout, Path(folder)))
+    return [Usage(*map(statistics.median, zip(*values[1:]))) for values in usages.values()]
+
+
+def compute_studies(names: list[str], checkout: Path, folder: Path) -> set[str]:
+    """Compute the studies of some commands; the commands whose study cannot be computed."""
+    left_out = set()
+    for study, arguments in STUDIES.items():
+        of_study = {name for name in names if study in COMMANDS[name].split()}
+        if not of_study:
+            continue
+        try:
+            usage_of(f"{arguments} --no-figures --out {study}", checkout, folder)
+        except subprocess.CalledProcessError as error:
+            *_, reason = error.stderr.strip().splitlines() or ["no reason given"]
+            print(f"left out: {', '.join(sorted(of_study))}; {reason}", flush=True)
+            left_out |= of_study
+    return left_out
 
 
 def main() -> None:
@@ -88,15 +123,19 @@ def main() -> None:
     options = parser.parse_args()
     # the other checkout first: it is what there was before
     checkouts = [*([options.against.resolve()] if options.against else []), HERE]
-    table = Table("command", *(str(checkout) for checkout in checkouts))
+    ratios = ("seconds, ratio", "memory, ratio") if options.against else ()
+    table = Table("command", *map(str, checkouts), *ratios)
     with tempfile.TemporaryDirectory() as folder:
-        for name, arguments in STUDIES.items():
-            if any(name in COMMANDS[command].split() for command in options.only):
-                cpu_seconds(f"{arguments} --no-figures --out {name}", checkouts[0], Path(folder))
+        left_out = compute_studies(options.only, checkouts[0], Path(folder))
         for name in options.only:
+            if name in left_out:
+                continue
             medians = measure(COMMANDS[name], checkouts, Path(folder), options.rounds)
-            print(name, *(f"{value:.2f}" for value in medians), flush=True)
-            table.add_row(COMMANDS[name], *(f"{value:.2f} s" for value in medians))
+            cells = [str(usage) for usage in medians]
+            if options.against:
+                cells += [f"{after / before:.2f}" for before, after in zip(*medians)]
+            print(name, *cells, sep=", ", flush=True)
+            table.add_row(COMMANDS[name], *cells)
     Console(width=160).print(table)
 
 
