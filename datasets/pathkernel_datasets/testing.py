@@ -142,7 +142,7 @@ def check_result(
         assert tree.identical(repeated.load()), "computed again, it is another"
         assert before.identical(open_study(path).load()), "it changed the study"
         _check_data(tree)
-        _check_views(result.views(stored), result.name)
+        _check_views([*result.views(stored), *result.joint_views(stored)], result.name)
 
 
 def _check_data(tree: xr.DataTree) -> None:
