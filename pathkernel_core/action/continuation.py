@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 
 from pathkernel_core.action.asking import answer_all
-from pathkernel_core.action.descents import AskingEnergy
+from pathkernel_core.action.evaluations import AskingEnergy
 from pathkernel_core.action.minima import may_have_several, warn_of_scale
 from pathkernel_core.action.minimise import UNSOLVABLE, descender, not_factorised, not_minimised
 from pathkernel_core.action.solution import Solution
@@ -64,9 +64,10 @@ def solver_from(
     tolerance: float | None = None,
     max_evaluations: int = 2000,
     report: Report = silent,
+    mixed_precision: bool | None = None,
 ) -> AskingEnergy[Solution]:
     """As :func:`minimise_from`, for a point beside others: a generator that asks for energies."""
-    settings = tolerance, max_evaluations, report
+    settings = tolerance, max_evaluations, report, mixed_precision
     if start is not None and not may_have_several(problem, network, temperature):
         with suppress(*UNSOLVABLE):
             descend = descender(problem, network, temperature, *settings)
@@ -86,6 +87,7 @@ def minimise_grid(
     reporter: Callable[[int, float], Report] = lambda index, temperature: silent,
     tolerance: float | None = None,
     max_evaluations: int = 2000,
+    mixed_precision: bool | None = None,
 ) -> None:
     """Minimise the actions of networks, each from the highest temperature to the lowest.
 
@@ -109,7 +111,7 @@ def minimise_grid(
     reporter : callable, optional
         Called when a point begins, with the same arguments; it returns the receiver of the
         Progress of its steps.
-    tolerance, max_evaluations
+    tolerance, max_evaluations, mixed_precision
         As for :func:`minimise_actions`.
     """
     callers = np.geterr()
@@ -129,6 +131,7 @@ def minimise_grid(
                     tolerance=tolerance,
                     max_evaluations=max_evaluations,
                     report=reporter(index, temperature),
+                    mixed_precision=mixed_precision,
                 )
             except UNSOLVABLE as error:
                 outcome = error
@@ -154,6 +157,7 @@ def minimise_actions(
     throw: bool = True,
     report: Report = silent,
     on_solution: Callable[[int, int, Solution], None] | None = None,
+    mixed_precision: bool | None = None,
 ) -> list[list[Solution]]:
     """Minimise the actions of several networks at several temperatures (Eq. 11, 32).
 
@@ -185,6 +189,8 @@ def minimise_actions(
     on_solution : callable, optional
         Called with i, j and ``solutions[i][j]`` as soon as this point is solved, for example to
         store it. What it raises ends the computation.
+    mixed_precision : bool, optional
+        As for :func:`minimise_action`.
 
     Returns
     -------
@@ -236,7 +242,8 @@ def minimise_actions(
             raise ValueError(f"{name} is empty; give at least one")
     if len(set(temperatures)) < len(temperatures):
         raise ValueError(f"temperatures must differ, but are {temperatures}")
-    highest, settings = max(temperatures), (tolerance, max_evaluations)
+    highest = max(temperatures)
+    settings = tolerance, max_evaluations, silent, mixed_precision
     for network in networks:  # a bad one is named before any minimisation
         if descender(problem, network, highest, *settings).action.coordinates.size:
             warn_of_scale(problem, network, highest)
@@ -268,5 +275,6 @@ def minimise_actions(
         on_point,
         tolerance=tolerance,
         max_evaluations=max_evaluations,
+        mixed_precision=mixed_precision,
     )
     return [[row[temperature] for temperature in temperatures] for row in rows]

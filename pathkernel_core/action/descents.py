@@ -9,15 +9,22 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeAlias, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 
 from pathkernel_core.action import quasi_newton
-from pathkernel_core.action.branches import BranchCoordinates, coordinates_of
+from pathkernel_core.action.branches import BranchCoordinates
+from pathkernel_core.action.evaluations import (
+    Action,
+    AskingEnergy,
+    Evaluation,
+    History,
+    OutOfEvaluationsError,
+)
 from pathkernel_core.action.minima import (
     AGREEING,
     STRONG,
@@ -27,12 +34,15 @@ from pathkernel_core.action.minima import (
     structured_starts,
     suspicion,
 )
+from pathkernel_core.action.single_precision import (
+    FAR,
+    MOST_NOISE,
+    LastDigits,
+    line_search,
+    most_evaluations,
+    relative_noise,
+)
 from pathkernel_core.action.solution import Status
-from pathkernel_core.action.stability import ActionHessian
-from pathkernel_core.arrays.backend import array_namespace
-from pathkernel_core.energy.form import Form
-from pathkernel_core.energy.problem import Problem
-from pathkernel_core.paths.network import Network
 from pathkernel_core.system.errors import NotPositiveDefiniteError
 from pathkernel_core.system.progress import Progress, Report
 
@@ -49,150 +59,6 @@ _APPROACH = 1e-2  # relative difference of actions at which a descent counts as 
 
 
 @dataclass(frozen=True, eq=False)
-class EnergyQuestion:
-    """Point at which a descent wants the energy and its gradient M − R.
-
-    Attributes
-    ----------
-    form : Form
-        Form of the energy.
-    factor : array, shape (n·C, n·C) or (n,)
-        Factor of σ²_0 U_1; of independent branches the square roots of its diagonal.
-    temperature : float
-    scales : array, shape (n·C, 1), or None
-        Scales of the paths, see :meth:`Form.energy_and_gradient`.
-    """
-
-    form: Form
-    factor: np.ndarray
-    temperature: float
-    scales: np.ndarray | None
-
-
-Result = TypeVar("Result")
-AskingEnergy: TypeAlias = "Generator[EnergyQuestion, tuple[float, np.ndarray], Result]"
-"""Generator that yields questions, is told energy and gradient, and returns a result."""
-
-
-class _OutOfEvaluationsError(Exception):
-    pass
-
-
-@dataclass(frozen=True, eq=False)
-class Evaluation:
-    """Point of a descent; all is divided by the smallest finite width."""
-
-    coordinates: np.ndarray
-    factors: list[np.ndarray]
-    excess_entropy: float  # above that of the limit
-    energy: float
-    gradient_norm: float
-
-    @property
-    def value(self) -> float:
-        """Action less the entropy of the limit."""
-        return self.excess_entropy + self.energy
-
-
-class History:
-    """Values and gradients of all accepted steps, with the last and the flattest evaluation.
-
-    The flattest has the smallest gradient of those whose values equal the lowest to rounding: the
-    end of a stalled descent.
-    """
-
-    last: Evaluation
-    flattest: Evaluation
-
-    def __init__(self) -> None:
-        self._lowest = math.inf
-        self.values: list[float] = []
-        self.norms: list[float] = []
-
-    def append(self, evaluation: Evaluation) -> None:
-        """Add an accepted step."""
-        value, norm = evaluation.value, evaluation.gradient_norm
-        self.last = evaluation
-        self._lowest = lowest = min(value, self._lowest)
-        # values this close are equal to rounding: only the gradients still rank these steps
-        rounding = quasi_newton.ROUNDING * max(1.0, abs(lowest))
-        if (
-            not self.values
-            or self.flattest.value > lowest + rounding
-            or (value <= lowest + rounding and norm < self.flattest.gradient_norm)
-        ):
-            self.flattest = evaluation
-        self.values.append(value)
-        self.norms.append(norm)
-
-
-class Action:
-    """Action as a function of the chain's coordinates; counts its evaluations.
-
-    Divided by the smallest finite width, and less the entropy of the limit: the terms of the
-    narrowest level, which moves most, would vanish in the rounding of an action that is divided by
-    a much larger width.
-    """
-
-    def __init__(self, problem: Problem, network: Network, temperature: float):
-        self.problem, self.network, self.temperature = problem, network, temperature
-        self.coordinates = coordinates_of(network)
-        self.form = problem.form_for(network).for_descent()
-        self._scales = network.path_scales[:, None] if network.has_skips else None
-        self.unit = network.width / network.smallest_width
-        self.curvature = self.unit * self.coordinates.curvature
-        self.evaluations, self.limit = 0, math.inf
-        array = problem.array
-        self.epsilon = float(array_namespace(array=array).finfo(array.dtype).eps)
-
-    def evaluate(self, coordinates: np.ndarray) -> AskingEnergy[quasi_newton.Iterate]:
-        """Value and gradient at coordinates; infinite where the kernel cannot be factorised."""
-        if self.evaluations >= self.limit:
-            raise _OutOfEvaluationsError
-        self.evaluations += 1
-        network, unit = self.network, self.unit
-        width, variance = network.width, network.kernel_variance
-        with np.errstate(over="ignore", invalid="ignore"):
-            relative = self.coordinates.relative_factors(coordinates)
-            factors = self.coordinates.factors(relative)
-        try:
-            # the kernel is linear in U, so that σ²_0 can go into its factor: no copy of the
-            # features for each variance; the gradient gets σ²_0 back by the chain rule
-            energy, gradient = yield EnergyQuestion(
-                self.form, math.sqrt(variance) * factors[0], self.temperature, self._scales
-            )
-            energy, gradient = energy / network.smallest_width, gradient * (variance / width)
-            excess = self.coordinates.excess_entropy(coordinates) / network.smallest_width
-            norm = unit * self.coordinates.largest_slope(coordinates, relative, factors, gradient)
-        except (NotPositiveDefiniteError, np.linalg.LinAlgError, ValueError):
-            if self.evaluations == 1:  # a defect of the problem; later, only too long a step
-                raise
-            return quasi_newton.Iterate(coordinates, math.inf, np.full_like(coordinates, np.nan))
-        gradient = unit * self.coordinates.gradient(coordinates, relative, factors, gradient)
-        detail = Evaluation(coordinates, factors, excess, energy, norm)
-        return quasi_newton.Iterate(coordinates, detail.value, gradient, detail)
-
-    def answer(self, asking: quasi_newton.Asking[Result]) -> AskingEnergy[Result]:
-        """Run what asks for the action at coordinates, and return its result."""
-        try:
-            coordinates = next(asking)
-            while True:
-                coordinates = asking.send((yield from self.evaluate(coordinates)))
-        except StopIteration as ended:
-            return ended.value
-
-    def per_width(self, evaluation: Evaluation) -> tuple[float, float]:
-        """Entropy and energy of an evaluation, divided by N."""
-        limit = self.coordinates.entropy(self.coordinates.gp_limit)
-        return limit + evaluation.excess_entropy / self.unit, evaluation.energy / self.unit
-
-    def is_marginal(self, evaluation: Evaluation) -> bool:
-        """Whether the Hessian has a direction without curvature there."""
-        arguments = self.problem, self.network, evaluation.factors, self.temperature
-        return ActionHessian(*arguments).stability().kind == "marginal"
-
-
-@dataclass(frozen=True, eq=False)
 class Descent:
     """End of a descent from one start."""
 
@@ -202,8 +68,24 @@ class Descent:
     curvature: tuple[quasi_newton.Pair, ...] = ()
 
 
+class _Handover(NamedTuple):
+    """Where a descent in float64 begins: coordinates, curvature, and the steps until then.
+
+    With the evaluation in float64 at its coordinates, if there is one.
+    """
+
+    start: np.ndarray
+    curvature: Sequence[quasi_newton.Pair]
+    history: History | None = None
+    point: quasi_newton.Iterate | None = None
+
+
 class _AbandonedError(Exception):
     pass
+
+
+class _NotInSingleError(Exception):
+    """Raised where float32 cannot take a descent."""
 
 
 class Descender:
@@ -282,33 +164,101 @@ class Descender:
         tolerance: float | None = None,
     ) -> AskingEnergy[Descent]:
         tolerance = self.tolerance if tolerance is None else tolerance
-        action, history, status = self.action, History(), Status.STALLED
+        action, status, before = self.action, Status.STALLED, self.action.all_evaluations
+        action.limit = action.evaluations + self.max_evaluations
+        handover = _Handover(start, curvature)
+        if action.mixed_precision and self.max_evaluations > 2:
+            handover = yield from self._begin(handover, minima, tolerance)
+            allowed = self.max_evaluations - (action.all_evaluations - before)
+            action.limit = action.evaluations + allowed
+        history = History(handover.history)
 
         def stop(point: quasi_newton.Iterate) -> bool:
             if point.detail is None or self.is_near(point.detail, minima, _APPROACH):
                 raise _AbandonedError
             history.append(point.detail)
-            norm = point.detail.gradient_norm
-            self._report(Progress(action.evaluations, None, "minimising", {"gradient": norm}))
-            # both, since ∂S/∂x is about 2U ∂S/∂U: the former hides paths that are switched off, the
-            # latter strong ones
-            steepest = float(np.abs(point.gradient).max())
-            return norm <= tolerance and steepest <= _COORDINATES * tolerance
+            self._report_step(point.detail)
+            return self._over_tolerance(point, tolerance) <= 1
 
-        action.limit = action.evaluations + self.max_evaluations
         pairs: tuple[quasi_newton.Pair, ...] = ()
+        asking = quasi_newton.minimiser(handover.start, action.curvature, stop, handover.curvature)
         try:
-            converged, pairs = yield from action.answer(
-                quasi_newton.minimiser(start, action.curvature, stop, curvature)
-            )
+            converged, pairs = yield from action.answer(asking, handover.point)
             if converged:
                 status = Status.CONVERGED
-        except _OutOfEvaluationsError:
+        except OutOfEvaluationsError:
             status = Status.MAX_EVALUATIONS
         end = history.flattest if status is Status.STALLED else history.last
         if status is Status.STALLED and self._to_rounding and (yield from self._is_rounding(end)):
             status = Status.CONVERGED
         return Descent(end, status, history, pairs)
+
+    def _report_step(self, evaluation: Evaluation) -> None:
+        numbers = {"gradient": evaluation.gradient_norm}
+        self._report(Progress(self.action.all_evaluations, None, "minimising", numbers))
+
+    def _over_tolerance(self, point: quasi_newton.Iterate, tolerance: float) -> float:
+        """Largest entry of the gradients over what is allowed."""
+        # both, since ∂S/∂x is about 2U ∂S/∂U: the former hides paths that are switched off, the
+        # latter strong ones
+        steepest = float(np.abs(point.gradient).max())
+        return max(point.detail.gradient_norm, steepest / _COORDINATES) / tolerance
+
+    def _begin(
+        self, given: _Handover, minima: Sequence[Descent], tolerance: float
+    ) -> AskingEnergy[_Handover]:
+        """Begin a descent in float32, unless the start is near a minimum; the handover."""
+        if given.curvature:  # of a neighbour
+            point = yield from self.action.evaluate(given.start)
+            if point.detail is None or self._over_tolerance(point, tolerance) < FAR:
+                return given._replace(point=point)
+        try:
+            return (yield from self._descend_in_single(given, minima, tolerance))
+        except (_NotInSingleError, NotPositiveDefiniteError, np.linalg.LinAlgError, ValueError):
+            self.action.fallbacks += 1
+            return given
+
+    def _descend_in_single(
+        self, given: _Handover, minima: Sequence[Descent], tolerance: float
+    ) -> AskingEnergy[_Handover]:
+        """Descend in float32 to its last digits; the handover from there.
+
+        It raises the error of the first evaluation, or _NotInSingleError.
+        """
+        whole = self.action
+        noise = relative_noise(whole.problem, whole.network, whole.temperature)
+        if not noise <= MOST_NOISE:
+            raise _NotInSingleError
+        action, search = whole.in_single_precision, line_search(noise)
+        history, last_digits = History(rounding=search.rounding), LastDigits(noise)
+        action.limit = action.evaluations + whole.limit - whole.evaluations - 1
+        most = action.evaluations + most_evaluations(whole.problem, whole.network)
+
+        def stop(point: quasi_newton.Iterate) -> bool:
+            if point.detail is None:
+                raise _NotInSingleError
+            if self.is_near(point.detail, minima, _APPROACH):
+                raise _AbandonedError
+            history.append(point.detail)
+            self._report_step(point.detail)
+            reached = last_digits.reached(point, self._over_tolerance(point, tolerance))
+            return reached or action.evaluations >= most
+
+        pairs: Sequence[quasi_newton.Pair] = ()
+        asking = quasi_newton.minimiser(
+            given.start, action.curvature, stop, given.curvature, search
+        )
+        with contextlib.suppress(OutOfEvaluationsError):
+            _, pairs = yield from action.answer(asking)
+        if not last_digits.are_clean:
+            whole.fallbacks += 1
+            pairs = pairs[: max(0, len(pairs) - last_digits.idle)]
+            return _Handover(history.flattest.coordinates, pairs, history)
+        # where float32 has digits left, its next step is that of float64: no point is evaluated
+        # twice
+        end = last_digits.point
+        step = quasi_newton.newton_step(end.gradient, pairs, action.curvature)
+        return _Handover(end.x + step, pairs, history)
 
     def _is_rounding(self, end: Evaluation) -> AskingEnergy[bool]:
         """Whether action and gradient at the end of a descent differ from a minimum's by rounding.

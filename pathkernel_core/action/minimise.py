@@ -9,7 +9,8 @@ import numpy as np
 
 from pathkernel_core.action.approximation import warn_of_approximation
 from pathkernel_core.action.asking import answer_all
-from pathkernel_core.action.descents import Action, Descender
+from pathkernel_core.action.descents import Descender
+from pathkernel_core.action.evaluations import Action
 from pathkernel_core.action.minima import warn_of_scale
 from pathkernel_core.action.solution import Solution
 from pathkernel_core.action.solvers import (
@@ -19,7 +20,7 @@ from pathkernel_core.action.solvers import (
     prepare_evaluations,
     solver,
 )
-from pathkernel_core.arrays.backend import array_namespace
+from pathkernel_core.arrays.backend import is_double
 from pathkernel_core.arrays.scalars import positive, whole_number
 from pathkernel_core.energy.problem import Problem
 from pathkernel_core.paths.network import Network
@@ -46,6 +47,7 @@ def minimise_action(
     throw: bool = True,
     report: Report = silent,
     check: str | None = None,
+    mixed_precision: bool | None = None,
 ) -> Solution:
     """Minimise the action over all order parameters (Eq. 11, 32).
 
@@ -85,6 +87,12 @@ def minimise_action(
     check : {"ep"}, optional
         Check of Laplace's approximation for two classes: the minimum by expectation propagation
         becomes :attr:`Solution.check`, with U, evidence and predictions of its own.
+    mixed_precision : bool, optional
+        Whether a descent begins in float32, in half of the time, until its gradient is near its
+        rounding, and ends in float64 with the curvature that was seen: at the same minimum, to the
+        same tolerance. By default where evaluations of the squared loss are long:
+        :func:`pathkernel_core.energy.costs.pays_in_single`. It needs float64 arrays, and memory for
+        a copy in float32.
 
     Raises
     ------
@@ -94,7 +102,8 @@ def minimise_action(
         If the kernel cannot be factorised at the start.
     ValueError
         If the network does not fit the problem, a number is out of range, or both start and starts
-        are set. If the squared loss has no temperature, or classes have one.
+        are set. If the squared loss has no temperature, or classes have one. If mixed precision
+        is asked for of float32 arrays.
 
     Warns
     -----
@@ -129,7 +138,8 @@ def minimise_action(
     starts = None if starts is None else whole_number("starts", starts)
     if start is not None and starts is not None:
         raise ValueError("start excludes starts: leave one of them out")
-    descend = descender(problem, network, temperature, tolerance, max_evaluations, report)
+    settings = tolerance, max_evaluations, report
+    descend = descender(problem, network, temperature, *settings, mixed_precision)
     if check not in (None, "ep"):
         raise ValueError(f'check must be "ep" or left out, not {check!r}')
     checking = None if check is None else problem.by_ep()
@@ -147,7 +157,7 @@ def minimise_action(
         raise not_minimised(solution, descend)
     if checking is None:
         return solution
-    descend = descender(checking, network, None, tolerance, max_evaluations, report)
+    descend = descender(checking, network, None, *settings)
     try:
         with prepare_evaluations(checking, [network]):
             (by_ep,) = answer_all([solver(descend, solution, None)], energies)
@@ -196,17 +206,26 @@ def descender(
     tolerance: float | None,
     max_evaluations: int,
     report: Report = silent,
+    mixed_precision: bool | None = None,
 ) -> Descender:
     """Minimiser of the action at a point, whose arguments are checked."""
     temperature = _checked_temperature(problem, network, temperature)
-    is_default = tolerance is None
+    is_default, double = tolerance is None, is_double(problem.array)
     if tolerance is None:
-        double = problem.array.dtype == array_namespace(array=problem.array).float64
         # in float32 twice the rounding of the gradient, which shrinks with the width
         tolerance = 1e-8 if double else min(1e-2, 0.5 / network.smallest_width)
     tolerance = positive("tolerance", tolerance)
     max_evaluations = whole_number("max_evaluations", max_evaluations)
-    action = Action(problem, network, temperature)
+    if mixed_precision is None:
+        mixed_precision = double and problem.pays_in_single(network)
+    elif not isinstance(mixed_precision, bool):
+        raise TypeError(f"mixed_precision must be True, False or None, not {mixed_precision!r}")
+    elif mixed_precision and not double:
+        raise ValueError(
+            f"mixed_precision needs float64 arrays, but the problem has {problem.array.dtype}; "
+            "leave it out, or convert xi and labels, or kernels, to float64"
+        )
+    action = Action(problem, network, temperature, mixed_precision)
     return Descender(action, tolerance, max_evaluations, report, to_rounding=is_default)
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -28,7 +28,6 @@ _FEWEST = 4  # pairs in memory, whatever their size
 _ARMIJO = 1e-4
 _CURVATURE = 0.9
 ROUNDING = 1e-11  # relative error allowed for in comparisons of function values
-_TRIALS = 25  # of one line search
 _IDLE = 50  # steps in a row that lower neither the value nor the gradient
 _PROGRESS = 1e-14  # relative change of the value that counts as lower
 _LONGEST_FIRST_STEP = 1.0  # in any coordinate
@@ -36,6 +35,28 @@ _LONGEST_FIRST_STEP = 1.0  # in any coordinate
 
 Pair = tuple[np.ndarray, np.ndarray, float]
 """Step s, change y of the gradient along it, and their inner product s·y = 1/ρ."""
+
+
+class LineSearch(NamedTuple):
+    """How a line search allows for rounding.
+
+    Attributes
+    ----------
+    rounding : float
+        Relative error of the values, by which an accepted step may raise them.
+    trials : int
+        Most evaluations of one search.
+    restarts : bool
+        Whether a search that fails is followed by one along the plain gradient.
+    """
+
+    rounding: float = ROUNDING
+    trials: int = 25
+    restarts: bool = True
+
+
+EXACT = LineSearch()
+"""Line searches in float64."""
 
 Result = TypeVar("Result")
 Asking: TypeAlias = "Generator[np.ndarray, Iterate, Result]"
@@ -57,6 +78,7 @@ def minimiser(
     curvature: np.ndarray,
     stop: Callable[[Iterate], bool],
     pairs: Sequence[Pair] = (),
+    line_search: LineSearch = EXACT,
 ) -> Asking[tuple[bool, tuple[Pair, ...]]]:
     """Minimise a function from ``start`` until ``stop(point)`` is true.
 
@@ -73,6 +95,7 @@ def minimiser(
         Called once with every accepted point, the start included.
     pairs : sequence of Pair
         Curvature from the minimisation of a similar function, dropped if it misleads.
+    line_search : LineSearch
 
     Returns
     -------
@@ -89,16 +112,16 @@ def minimiser(
     if stop(point):
         return True, tuple(pairs)
     while True:
-        direction = _direction(point.gradient, pairs, curvature)
+        direction = newton_step(point.gradient, pairs, curvature)
         step = 1.0
         if not pairs:
             # the prior's curvature says nothing of the energy's: a whole step could overflow, since
             # coordinates on the diagonal are logarithms
             step = min(1.0, _LONGEST_FIRST_STEP / max(np.abs(direction).max(), 1e-300))
-        following = yield from _line_search(point, direction, step)
+        following = yield from _search(point, direction, step, line_search)
         if following is None:
-            if not pairs:
-                return False, ()
+            if not (pairs and line_search.restarts):
+                return False, tuple(pairs)
             pairs = []  # restart along the plain gradient
             continue
         s, y = following.x - point.x, following.gradient - point.gradient
@@ -121,8 +144,11 @@ def minimiser(
             return False, tuple(pairs)
 
 
-def _direction(gradient: np.ndarray, pairs: Sequence[Pair], curvature: np.ndarray) -> np.ndarray:
-    """Two-loop recursion, whose initial Hessian is the diagonal scaled by the last pair."""
+def newton_step(gradient: np.ndarray, pairs: Sequence[Pair], curvature: np.ndarray) -> np.ndarray:
+    """Step to the minimum of the quadratic function that pairs and curvature tell, from a gradient.
+
+    By the two-loop recursion, whose initial Hessian is the diagonal scaled by the last pair.
+    """
     direction = -gradient
     alphas = []
     for s, y, inner in reversed(pairs):  # in place, since vectors are short and pairs are many
@@ -140,14 +166,16 @@ def _direction(gradient: np.ndarray, pairs: Sequence[Pair], curvature: np.ndarra
     return direction
 
 
-def _line_search(point: Iterate, direction: np.ndarray, step: float) -> Asking[Iterate | None]:
+def _search(
+    point: Iterate, direction: np.ndarray, step: float, line_search: LineSearch
+) -> Asking[Iterate | None]:
     """Iterate along ``direction`` that satisfies the Wolfe conditions, exact or approximate."""
     slope = float(point.gradient @ direction)
     if not slope < 0:
         return None
-    rounding = ROUNDING * max(1.0, abs(point.value))
+    rounding = line_search.rounding * max(1.0, abs(point.value))
     low, low_slope, high, high_slope = 0.0, slope, None, None
-    for _ in range(_TRIALS):
+    for _ in range(line_search.trials):
         trial = yield point.x + step * direction
         new_slope = float(trial.gradient @ direction) if np.isfinite(trial.value) else np.nan
         # of a quadratic function the second condition is the first, told by slopes: they are

@@ -116,12 +116,13 @@ class Solution:
     status : Status
         How the solution was reached.
     evaluations, iterations : int
-        Evaluations of the energy, and accepted steps.
+        Evaluations of the energy, in float64 and float32, and accepted steps.
     gradient_norm : float
         Largest entry of the gradients ∂(S/N)/∂U of all order parameters; of independent branches
         with u_l below σ² times u_l/σ².
     action_history, gradient_history : arrays, shape (iterations + 1,)
-        Action per width and gradient norm at the start and after each step.
+        Action per width and gradient norm at the start and after each step; with mixed precision
+        the first of them with the rounding of float32.
     network, problem, temperature
         Arguments of the minimisation; the temperature of classes, which have none, is NaN.
     curvature : tuple
@@ -136,6 +137,11 @@ class Solution:
         methods raise a NotPositiveDefiniteError.
     check : Solution or None
         Minimum by expectation propagation, if :func:`minimise_action` was asked for it.
+    single_evaluations : int
+        Evaluations in float32 among ``evaluations``; 0 without mixed precision.
+    single_fallbacks : int
+        Descents with mixed precision that float32 did not bring to its last digits. Those in
+        float64 went on from where it stalled, or from the start where it could not factorise.
     """
 
     order_parameters: tuple[Array, ...] = field(repr=False)
@@ -157,6 +163,8 @@ class Solution:
     searched: bool = True
     failure: str = ""
     check: Solution | None = field(default=None, repr=False)
+    single_evaluations: int = 0
+    single_fallbacks: int = 0
 
     @property
     def order_parameter(self) -> Array:
@@ -220,11 +228,13 @@ class Solution:
 
     def _repr_html_(self) -> str:
         network = self.network
+        in_single = f", {self.single_evaluations} of them in float32"
         rows = {
             "status": f"{self.status.name}: {self.status.value}",
             "action S/N": f"{self.action:.6g}, of which entropy {self.entropy:.6g}",
             "log evidence": f"{self.log_evidence:.6g} nats",
-            "evaluations": f"{self.evaluations}; gradient {self.gradient_norm:.2g}",
+            "evaluations": f"{self.evaluations}{in_single if self.single_evaluations else ''}; "
+            f"gradient {self.gradient_norm:.2g}",
             "network": repr(network),
             "problem": repr(self.problem),
         }

@@ -10,15 +10,8 @@ import numpy as np
 
 from pathkernel_core.action.branches import BranchCoordinates, coordinates_of
 from pathkernel_core.action.coordinates import ChainCoordinates
-from pathkernel_core.action.descents import (
-    Action,
-    AskingEnergy,
-    Descender,
-    Descent,
-    EnergyQuestion,
-    History,
-    search,
-)
+from pathkernel_core.action.descents import Descender, Descent, search
+from pathkernel_core.action.evaluations import Action, AskingEnergy, EnergyQuestion, History
 from pathkernel_core.action.solution import Minimum, Solution, Status
 from pathkernel_core.arrays.backend import Array, from_host
 from pathkernel_core.energy.problem import Problem
@@ -142,7 +135,7 @@ def _solution(action: Action, descents: Sequence[Descent], searched: bool = True
         entropy=entropy,
         energy=energy,
         status=descent.status,
-        evaluations=action.evaluations,
+        evaluations=action.evaluations + action.single_evaluations,
         iterations=len(history.values) - 1,
         gradient_norm=end.gradient_norm,
         # descents count from the limit's entropy and per smallest width, users from 0 and per N
@@ -162,6 +155,8 @@ def _solution(action: Action, descents: Sequence[Descent], searched: bool = True
             if minimum is not descent
         ),
         searched=searched,
+        single_evaluations=action.single_evaluations,
+        single_fallbacks=action.fallbacks,
     )
 
 

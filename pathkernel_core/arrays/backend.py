@@ -160,6 +160,18 @@ def real_floating(name: str, array: Array, shape: tuple[int | str, ...] | None =
     return array
 
 
+def is_double(array: Array) -> bool:
+    """Whether an array is of float64."""
+    return array.dtype == array_api_compat.array_namespace(array).float64
+
+
+def in_single_precision(array: Array) -> Array:
+    """Copy of an array in float32; infinite where its range ends."""
+    xp = array_api_compat.array_namespace(array)
+    with np.errstate(all="ignore"):
+        return xp.astype(array, xp.float32)
+
+
 def is_integral(dtype: Any, xp: Any) -> bool:
     """Whether a dtype is of integers or truth values."""
     try:

@@ -21,6 +21,8 @@ PAIRS = 100, 2**27  # steps that a minimisation remembers, and elements of all o
 TOGETHER = 3  # points whose evaluations read the kernels together, at least
 _CACHED = 2**21  # elements of kernels that are read from the cache, 16 MiB in float64
 _MOST_KERNELS = 2**27  # elements of kernels that are chosen unasked, 1 GiB in float64
+_LONG = 0.08  # seconds of an evaluation; a minimisation of such takes about a second
+_MIXED = 0.6  # seconds of evaluations with mixed precision, over those in float64 alone
 _SHARED_BY = 20  # evaluations, at least, that share the kernels made once
 
 # seconds per operation of an evaluation, by form: the last line of python -m benchmarks.costs
@@ -151,6 +153,17 @@ def cheapest_form(sizes: Sizes, points: int = 1) -> FormName:
     return min(seconds, key=lambda form: seconds[form])
 
 
+def pays_in_single(form: str, sizes: Sizes) -> bool:
+    """Whether descents that begin in float32 are faster, by enough to be worth a copy of the data.
+
+    Evaluations take half of the time in float32, but the order parameters stay in float64 on the
+    host. Of classes it is unmeasured.
+    """
+    seconds = evaluation_seconds(form, sizes)
+    host = evaluation_seconds("chain", sizes) if sizes.shared else 0.0
+    return not sizes.classes and seconds >= max(_LONG, 2 * host)
+
+
 def evaluations(sizes: Sizes, width: float) -> float:
     """Rough number of evaluations of a minimisation to the default tolerance.
 
@@ -166,7 +179,8 @@ def evaluations(sizes: Sizes, width: float) -> float:
 def minimisation_seconds(sizes: Sizes, width: float, form: str | None = None) -> float:
     """Seconds of a minimisation on one core, in a form of the energy or the cheapest one."""
     form = cheapest_form(sizes) if form is None else form
-    once = evaluation_seconds(form, sizes) + evaluation_seconds("chain", sizes)
+    share = _MIXED if pays_in_single(form, sizes) else 1.0
+    once = share * evaluation_seconds(form, sizes) + evaluation_seconds("chain", sizes)
     return evaluations(sizes, width) * once
 
 
@@ -177,7 +191,7 @@ def minimisation_bytes(sizes: Sizes, width: float, form: str | None = None) -> f
     """
     form = cheapest_form(sizes) if form is None else form
     rows, paths = sizes.examples * sizes.outputs, sizes.paths * sizes.outputs
-    features = rows * paths * sizes.inputs
+    features = stored = rows * paths * sizes.inputs
     if sizes.classes:
         factorised = paths * sizes.inputs if form == "features" else rows
         # factors and Newton's method; the features as they are, mixed, or the kernels
@@ -185,13 +199,17 @@ def minimisation_bytes(sizes: Sizes, width: float, form: str | None = None) -> f
         elements += 3.0 * features if form == "features" else 0.0
         elements += sizes.kernel_elements if form == "kernels" else 0.0
     elif form == "features":
-        elements = 5.0 * (paths * sizes.inputs) ** 2
+        stored = (paths * sizes.inputs) ** 2
+        elements = 5.0 * stored
     else:
-        elements = features * (1 + 1 / sizes.outputs if sizes.outputs > 1 else 1) + 2.0 * rows**2
+        stored = features + (sizes.kernel_elements if form == "kernels" else 0)
+        elements = stored + (features / sizes.outputs if sizes.outputs > 1 else 0.0) + 2.0 * rows**2
         if form == "examples":
             elements += 3 * min(features, WHITENED) + rows * min(paths, BLOCK) * sizes.inputs
         else:  # made path by path
-            elements += sizes.kernel_elements + (2.0 * paths + 3) * rows**2
+            elements += (2.0 * paths + 3) * rows**2
+    if pays_in_single(form, sizes):
+        elements += 0.5 * stored  # a copy in float32
     memory, limit = PAIRS
     coordinates = (
         0.6 * paths**2

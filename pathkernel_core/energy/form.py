@@ -17,11 +17,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Protocol, Self
+from dataclasses import fields, replace
+from functools import cached_property
+from typing import Any, Protocol, Self, cast
 
 import numpy as np
 
-from pathkernel_core.arrays.backend import Array, array_namespace, compile_function, to_host
+from pathkernel_core.arrays.backend import (
+    Array,
+    array_namespace,
+    compile_function,
+    in_single_precision,
+    to_host,
+)
 from pathkernel_core.energy.label_spectrum import LabelSpectrum
 from pathkernel_core.energy.likelihoods.likelihood import Likelihood
 from pathkernel_core.energy.likelihoods.squared import SQUARED
@@ -124,6 +132,15 @@ class Form(ABC):
         Itself, unless a form searches iteratively; results differ by rounding only.
         """
         return self
+
+    @cached_property
+    def in_single_precision(self) -> Self:
+        """Same form with copies of its arrays in float32, half of their memory, made when needed.
+
+        What does not fit into the range of float32 becomes infinite or 0.
+        """
+        arrays = {field.name: getattr(self, field.name) for field in fields(cast("Any", self))}
+        return replace(cast("Any", self), **{n: _in_single(v) for n, v in arrays.items()})
 
     @abstractmethod
     def energy_and_gradient(
@@ -241,6 +258,13 @@ class Form(ABC):
     @abstractmethod
     def keep_paths(self, paths: np.ndarray) -> Form:
         """Same form for a sub-network of these paths."""
+
+
+def _in_single(value: Any) -> Any:
+    """Attribute of a form in float32, if it is an array or another form."""
+    if isinstance(value, Form):
+        return value.in_single_precision
+    return in_single_precision(value) if getattr(value, "ndim", 0) else value  # not numbers
 
 
 class ExamplesForm(Form):

@@ -20,7 +20,12 @@ from pathkernel_core.arrays.backend import (
 )
 from pathkernel_core.arrays.scalars import positive
 from pathkernel_core.energy.branch_spaces import branch_form
-from pathkernel_core.energy.costs import Sizes, cheapest_form, evaluation_seconds
+from pathkernel_core.energy.costs import (
+    Sizes,
+    cheapest_form,
+    evaluation_seconds,
+    pays_in_single,
+)
 from pathkernel_core.energy.examples import ExampleSpace
 from pathkernel_core.energy.features import FeatureSpace
 from pathkernel_core.energy.form import Form, Predictor
@@ -382,17 +387,24 @@ class Problem:
     @property
     def evaluation_seconds(self) -> float:
         """Rough seconds of one evaluation of energy and gradient on one core."""
-        classes = not self.likelihood.is_gaussian
-        sizes = Sizes(self.n_examples, self.n_paths, self.n_features, self.outputs, classes=classes)
-        return evaluation_seconds(self.space, sizes)
+        return evaluation_seconds(self.space, self._sizes(shared=True))
 
     def seconds_for(self, network: Network) -> float:
         """Rough seconds of one evaluation for a network on one core."""
-        if network.shared:
-            return self.evaluation_seconds
+        return evaluation_seconds(self.form_for(network).name, self.sizes_for(network))
+
+    def pays_in_single(self, network: Network) -> bool:
+        """Whether descents of a network are faster if they begin in float32."""
+        return pays_in_single(self.form_for(network).name, self.sizes_for(network))
+
+    def sizes_for(self, network: Network) -> Sizes:
+        """Sizes by which the cost of a minimisation for a network is estimated."""
+        return self._sizes(network.shared)
+
+    def _sizes(self, shared: bool) -> Sizes:
         classes = not self.likelihood.is_gaussian
-        sizes = Sizes(self.n_examples, self.n_paths, self.n_features, shared=False, classes=classes)
-        return evaluation_seconds(self.branch_form.name, sizes)
+        outputs = self.outputs if shared else 1  # independent branches have one
+        return Sizes(self.n_examples, self.n_paths, self.n_features, outputs, shared, classes)
 
     def energy_and_gradient(
         self, order_parameter: Array, temperature: float | None = None, variance: float = 1.0

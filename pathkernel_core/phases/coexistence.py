@@ -21,7 +21,7 @@ import numpy as np
 from pathkernel_core.action.asking import answer_all
 from pathkernel_core.action.continuation import minimise_from
 from pathkernel_core.action.coordinates import ChainCoordinates
-from pathkernel_core.action.descents import Action, AskingEnergy
+from pathkernel_core.action.evaluations import Action, AskingEnergy
 from pathkernel_core.action.minimise import minimise_action
 from pathkernel_core.action.solution import Solution
 from pathkernel_core.action.solvers import energies, prepare_evaluations, stationary_solver

@@ -161,6 +161,7 @@ _MINIMA = (
     _attribute("energy", "energy term of the action per width", equation="Eq. 12, 34"),
     _attribute("gradient_norm", "largest entry of the gradients of S/N at the minimum"),
     _attribute("evaluations", "evaluations of the energy during the minimisation", dtype="int32"),
+    _attribute("single_evaluations", "evaluations in float32, among all", dtype="int32"),
     Quantity(
         "minima",
         (),

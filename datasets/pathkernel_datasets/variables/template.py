@@ -37,7 +37,7 @@ from pathkernel_datasets.variables.labelling import (
 from pathkernel_datasets.variables.measures import CALIBRATION_BINS
 from pathkernel_datasets.variables.quantities import STATUS_CODES, declare_quantities
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 
 _COORDINATES = {
     "seed": "seed of the task's data and heads",

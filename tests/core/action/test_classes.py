@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import pathkernel_core as pk
-from pathkernel_core.action.descents import Action
+from pathkernel_core.action.evaluations import Action
 from pathkernel_core.energy.costs import Sizes, minimisation_bytes, minimisation_seconds
 from pathkernel_core.prediction.input_gradients import log_evidence_gradient
 from pathkernel_core.system.errors import TooLargeError

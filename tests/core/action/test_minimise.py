@@ -17,7 +17,7 @@ from pathkernel_core import (
     minimise_action,
 )
 from pathkernel_core.action import quasi_newton
-from pathkernel_core.action.descents import Evaluation, History
+from pathkernel_core.action.evaluations import Evaluation, History
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 
 
