@@ -55,6 +55,29 @@ def test_costs_of_removals_are_those_of_the_smaller_sets(criterion, seed, data):
     assert np.isinf(costs.singles()[~left]).all()
 
 
+@pytest.mark.parametrize("criterion", [LossCriterion(), PosteriorCriterion(PRIOR)])
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 999), places=st.permutations(range(HEADS)), data=st.data())
+def test_a_unit_that_comes_gives_the_costs_of_the_larger_set(criterion, seed, places, data):
+    off = data.draw(st.integers(1, HEADS))
+    coming = data.draw(st.integers(1, off))
+    gains = np.random.default_rng(seed).uniform(0.5, 1.5, HEADS)  # wherever the form is about
+    form, left = network(seed=seed).form(gains), np.ones(HEADS, dtype=bool)
+    left[places[:off]] = False
+    costs = criterion.removals(form, left)
+    for head in places[:coming]:  # one by one, and below together
+        costs, left[head] = costs.with_unit((head,)), True
+    expected = cost_by_criterion(criterion, form, left)
+    assert costs.whole == pytest.approx(expected, abs=1e-8)
+    direct = criterion.removals(form, left)
+    np.testing.assert_allclose(costs.singles(), direct.singles(), atol=1e-8)
+    unit = tuple(places[:coming])
+    assert costs.unit(unit) == pytest.approx(direct.unit(unit), abs=1e-8)
+    left[list(unit)] = False
+    together = criterion.removals(form, left).with_unit(unit)
+    np.testing.assert_allclose(together.singles(), direct.singles(), atol=1e-8)
+
+
 @settings(max_examples=25, deadline=None)
 @given(LAYERS, st.integers(0, 99), st.data())
 def test_exchanges_lead_to_allowed_sets_and_are_ranked_by_their_costs(layers, seed, data):
