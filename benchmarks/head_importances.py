@@ -37,7 +37,9 @@ def taylor_importances(gained: Gained, batches: Sequence[Batch]) -> np.ndarray:
     """
     from torch_pruning import importance
 
-    return _importances(gained, batches, importance.GroupTaylorImportance(normalizer=None), slopes=True)
+    return _importances(
+        gained, batches, importance.GroupTaylorImportance(normalizer=None), slopes=True
+    )
 
 
 def magnitude_importances(gained: Gained, batches: Sequence[Batch]) -> np.ndarray:
@@ -47,7 +49,9 @@ def magnitude_importances(gained: Gained, batches: Sequence[Batch]) -> np.ndarra
     """
     from torch_pruning import importance
 
-    return _importances(gained, batches, importance.GroupMagnitudeImportance(normalizer="mean"), slopes=False)
+    return _importances(
+        gained, batches, importance.GroupMagnitudeImportance(normalizer="mean"), slopes=False
+    )
 
 
 def _importances(

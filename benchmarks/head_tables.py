@@ -37,9 +37,7 @@ def write_results(
     folder: Path, models: Sequence[str], orders: Sequence[str], results: Path
 ) -> Iterator[Path]:
     """Write ``heads.csv``, ``heads.md`` and ``heads.png``, and yield their paths."""
-    frame = pd.concat([_of_model(folder / name, orders) for name in models], ignore_index=True)
-    if frame.empty:
-        raise ValueError(f"{folder} holds no measurements")
+    frame = read_measurements(folder, models, orders)
     results.mkdir(parents=True, exist_ok=True)
     frame.to_csv(results / "heads.csv", index=False, float_format="%.5g")
     yield results / "heads.csv"
@@ -47,6 +45,14 @@ def write_results(
     yield results / "heads.md"
     figure(frame).save(results / "heads.png", scale_factor=1.5)
     yield results / "heads.png"
+
+
+def read_measurements(folder: Path, models: Sequence[str], orders: Sequence[str]) -> pd.DataFrame:
+    """Read the measurements of a folder, a row for model, size, order, treatment and quarter."""
+    frame = pd.concat([_of_model(folder / name, orders) for name in models], ignore_index=True)
+    if frame.empty:
+        raise ValueError(f"{folder} holds no measurements")
+    return frame
 
 
 def _of_model(folder: Path, orders: Sequence[str]) -> pd.DataFrame:

@@ -156,6 +156,36 @@ def test_a_fall_within_its_error_is_no_reason_where_gains_are_refitted():
             assert before.cost - search.point.cost > 0.5 * error
 
 
+@pytest.mark.parametrize("loss", ["squared", "cross-entropy"])
+@settings(max_examples=15, deadline=None)
+@given(
+    seed=st.integers(0, 99), refits=st.booleans(), places=st.permutations(range(HEADS)),
+    started=st.integers(1, 4), more=st.integers(0, 2), proposals=st.sampled_from([0, 6]),
+)  # fmt: skip
+def test_a_search_goes_on_from_heads_that_are_off(
+    loss, seed, refits, places, started, more, proposals
+):
+    made = network(loss, seed=seed)
+    start, off = [(head,) for head in places[:started]], list(places[:started])
+    choice = choose_heads_by_gains(
+        *(made, started + more), trials=2, refits=refits, prior_variance=PRIOR, start=start,
+        proposals=proposals,
+    )  # fmt: skip
+    whole = np.ones(HEADS)
+    assert choice.whole == pytest.approx(made.loss(whole))
+    assert np.flatnonzero(choice.gains == 0).tolist() == sorted(choice.heads)
+    assert len(choice.heads) == started + more
+    if not proposals:  # only exchanges bring a head back
+        assert choice.heads[:started] == off
+        assert np.isnan(choice.expected[:started]).all()
+        assert np.isfinite(choice.expected[started:]).all()
+    if not more and not refits:
+        whole[off] = 0.0
+        assert made.loss(choice.gains) <= made.loss(whole) + 1e-12
+        if not proposals:
+            np.testing.assert_array_equal(choice.gains, whole)
+
+
 @pytest.mark.parametrize("refits", [False, True])
 @pytest.mark.parametrize("budget", [1, 2, 5, 9, 20])
 def test_a_budget_ends_the_search_with_a_whole_choice(budget, refits):
