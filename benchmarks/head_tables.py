@@ -231,7 +231,7 @@ def figure(frame: pd.DataFrame) -> alt.TopLevelMixin:
 def _rise_ratios(half: pd.DataFrame) -> pd.Series:
     """Rise of the loss over that of the reference with refitted gains, of rows of one quarter.
 
-    Those of fine-tuned networks are over that of the reference fine-tuned, and NaN where it is none.
+    Those of fine-tuned models are over that of the reference fine-tuned, and NaN where that falls.
     """
     rises = half["loss"] - half["whole_loss"]
     tuned = half["treatment"] == "fine-tuned"
