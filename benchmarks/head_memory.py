@@ -1,9 +1,10 @@
-"""Peak memory of scores of heads of a decoder in bfloat16.
+"""Peak memory of scores and of a choice of heads of a decoder in bfloat16.
 
 ``python -m benchmarks.head_memory`` builds a decoder of a billion random parameters with grouped
-queries, and runs it on two sequences of 64 tokens, in a process for every row: a forward and a
-backward pass by the inputs alone, ``gradient_scores``, and ``curvature_scores`` with cross-entropy.
-The scores are to need at most 1.1 times the memory of the passes.
+queries, eight heads to one of keys, and runs it on two sequences of 64 tokens, in a process for
+every row: a forward and a backward pass by the inputs alone, ``gradient_scores``,
+``curvature_scores`` with cross-entropy, and ``choose_heads``, its passes limited by ``--passes``.
+All are to need at most 1.1 times the memory of the passes.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import time
 import warnings
 
 LIMIT = 1.1
-TASKS = ("passes", "gradient_scores", "curvature_scores")
+TASKS = ("passes", "gradient_scores", "curvature_scores", "choose_heads")
+HEADS, KEYS = 32, 4  # of a layer
 _BLOCK = 2**20  # random numbers that fill the weights again and again
 
 
@@ -26,33 +28,35 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=20)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=TASKS)
+    parser.add_argument("--off", type=float, default=0.5, help="share of the heads that go")
+    parser.add_argument("--passes", type=float, help="budget of choose_heads")
     options = parser.parse_args()
     context, peaks = multiprocessing.get_context("spawn"), dict[str, float]()
-    for task in TASKS:
+    for task in dict.fromkeys(["passes", *options.tasks]):
         with context.Pool(1) as pool:
-            arguments = (task, options.layers, options.tokens, options.threads)
-            parameters, before, peaks[task], seconds = pool.apply(_measured, arguments)
+            parameters, before, peaks[task], seconds, about = pool.apply(_measured, (task, options))
         ratio = peaks[task] / peaks["passes"]
         print(
             f"{task:>16}: peak {peaks[task]:.0f} MiB, {ratio:.2f} times that of the passes; "
             f"{before:.0f} MiB with the {parameters / 1e9:.2f} billion parameters alone; "
-            f"{seconds:.0f} CPU s",
+            f"{seconds:.0f} CPU s{about}",
             flush=True,
         )
     if max(peaks.values()) > LIMIT * peaks["passes"]:
         sys.exit(f"more than {LIMIT} times the memory of the passes")
 
 
-def _measured(task: str, layers: int, tokens: int, threads: int) -> tuple[int, float, float, float]:
-    """Parameters, peak MiB before and after a task, and its CPU seconds."""
+def _measured(task: str, options: argparse.Namespace) -> tuple[int, float, float, float, str]:
+    """Parameters, peak MiB before and after a task, its CPU seconds, and more about it."""
     import torch
 
     import pathkernel as pk
 
-    torch.set_num_threads(threads)
+    torch.set_num_threads(options.threads)
     warnings.simplefilter("ignore")  # that examples are few
-    model = _decoder(layers)
-    sequences = torch.randint(model.config.vocab_size, (2, tokens + 1))
+    model = _decoder(options.layers)
+    sequences = torch.randint(model.config.vocab_size, (2, options.tokens + 1))
 
     def logits_and_classes(batch: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return model(batch[:, :-1], use_cache=False).logits, batch[:, 1:]
@@ -68,11 +72,18 @@ def _measured(task: str, layers: int, tokens: int, threads: int) -> tuple[int, f
 
     # their imports take memory, but not for a model
     scores = {name: getattr(pk, name) for name in TASKS[1:]}
-    before, start = _peak(), time.process_time()
+    before, start, about = _peak(), time.process_time(), ""
     if task == "gradient_scores":
         scores[task](model, [sequences], loss)
     elif task == "curvature_scores":
         scores[task](model, [sequences], outputs, loss="cross-entropy")
+    elif task == "choose_heads":
+        count = round(options.off * options.layers * HEADS)
+        choice = pk.choose_heads(
+            model, [sequences], outputs, count, loss="cross-entropy", passes=options.passes
+        )
+        ended = "" if choice.is_complete else ", by its budget"
+        about = f"; {count} of {options.layers * HEADS} heads in {choice.passes:.0f} passes{ended}"
     else:
         model.requires_grad_(False)
         handle = model.get_input_embeddings().register_forward_hook(
@@ -81,7 +92,7 @@ def _measured(task: str, layers: int, tokens: int, threads: int) -> tuple[int, f
         loss(sequences).sum().backward()
         handle.remove()
     seconds = time.process_time() - start
-    return sum(weight.numel() for weight in model.parameters()), before, _peak(), seconds
+    return sum(weight.numel() for weight in model.parameters()), before, _peak(), seconds, about
 
 
 def _decoder(layers: int):
@@ -93,8 +104,8 @@ def _decoder(layers: int):
         hidden_size=2048,
         intermediate_size=5632,
         num_hidden_layers=layers,
-        num_attention_heads=32,
-        num_key_value_heads=4,
+        num_attention_heads=HEADS,
+        num_key_value_heads=KEYS,
     )
     with torch.device("meta"):
         model = LlamaForCausalLM(config).to(torch.bfloat16)

@@ -28,6 +28,9 @@ from benchmarks.path_module import bundled_module
 DRAWS = 3
 """Draws of validation examples, disjoint."""
 
+TUNED_ON, TUNED_TOGETHER = 1000, 20
+"""Most examples of an epoch of fine-tuning, and those of one of its steps."""
+
 STATES = {"readout": "mean", "attend": "states"}
 """Options of ``capture`` for the theory, of most models."""
 
@@ -53,7 +56,8 @@ class HeadModel:
         classes (B,). Rows are tokens for language models.
     examples : mapping
         Tensors of all examples by argument, the examples along their first axis, of the sets
-        ``"validation"`` and ``"test"``.
+        ``"train"``, at most :data:`TUNED_ON` of what the model was trained on, ``"validation"`` and
+        ``"test"``.
     group : Tensor, shape (n,)
         Class of every validation example, which draws have in equal parts.
     batch : int
@@ -77,7 +81,7 @@ class HeadModel:
     theory: Mapping[str, Any] | None = field(default_factory=STATES.copy)
 
     def batches(self, name: str, draw: int = 0, size: int | None = None) -> list[Batch]:
-        """Batches of ``"test"``, or of the first examples of a draw of ``"validation"``.
+        """Batches of ``"train"`` or ``"test"``, or of a draw's first of ``"validation"``.
 
         Draws have all classes in equal parts and mixed; a smaller draw is part of the larger.
         """
@@ -89,7 +93,7 @@ class HeadModel:
             rows = rows[examples["attention_mask"][rows].sum(dim=1).argsort(stable=True)]
         return [
             _trimmed({name: values[part] for name, values in examples.items()})
-            for part in rows.split(self.batch)
+            for part in rows.split(TUNED_TOGETHER if name == "train" else self.batch)
         ]
 
     def losses(self, batch: Batch) -> Tensor:
@@ -249,6 +253,7 @@ def _vision(name: str, file: Path, *, mirrored: bool, seed: int) -> HeadModel:
     )
     model = ViTForImageClassification(config)
     images, labels = sets["train"].values()
+    sets["train"] = {part: values[:TUNED_ON] for part, values in sets["train"].items()}
 
     def losses(rows: Tensor) -> Tensor:
         shown = _shifted(images[rows])
@@ -286,12 +291,14 @@ def _language(
     stretches = codes[: len(codes) // stretch * stretch].reshape(-1, stretch)
     numbers = torch.arange(len(stretches)) % 10
     sets = {}
-    for part, number in (("validation", 8), ("test", 9)):
-        windows = stretches[numbers == number].reshape(-1, window + 1)
+    of_set = {"train": numbers < 8, "validation": numbers == 8, "test": numbers == 9}
+    for part, is_part in of_set.items():
+        windows = stretches[is_part].reshape(-1, window + 1)
         generator = torch.Generator().manual_seed(seed)
-        windows = windows[torch.randperm(len(windows), generator=generator)[:200]]
+        count = TUNED_ON if part == "train" else 200
+        windows = windows[torch.randperm(len(windows), generator=generator)[:count]]
         sets[part] = {"input_ids": windows[:, :-1], "labels": windows[:, 1:]}
-    train = stretches[numbers < 8]
+    train = stretches[of_set["train"]]
     torch.manual_seed(seed)
     model = build()
 
@@ -359,12 +366,16 @@ def _llama() -> nn.Module:
 
 def _bundled(name: str, _: Path, *, network: str) -> HeadModel:
     """A bundled network of the theory's form, on episodes of unseen Omniglot characters."""
-    from pathkernel_one_shot.held_out import VALIDATION, episode_set
+    from pathkernel_one_shot.held_out import VALIDATION, draw_episodes, episode_set
 
     model, label_vectors = bundled_module(network)
+    episodes = {
+        "train": draw_episodes("train", TUNED_ON, label_vectors, np.random.default_rng(46)),
+        "validation": episode_set(VALIDATION, 960, label_vectors, seed=46),
+        "test": episode_set("omniglot", 500, label_vectors, seed=46),
+    }
     sets = {}
-    for part, source, count in (("validation", VALIDATION, 960), ("test", "omniglot", 500)):
-        drawn = episode_set(source, count, label_vectors, seed=46).examples()
+    for part, drawn in ((part, of_part.examples()) for part, of_part in episodes.items()):
         sets[part] = {
             "tokens": torch.from_numpy(np.asarray(drawn.inputs, dtype=np.float32)),
             "labels": torch.from_numpy(np.asarray(drawn.labels, dtype=np.float32)),

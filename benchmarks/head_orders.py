@@ -17,6 +17,11 @@ import torch
 import xarray as xr
 
 import pathkernel as pk
+from benchmarks.head_importances import (
+    UntracedError,
+    magnitude_importances,
+    taylor_importances,
+)
 from benchmarks.head_models import Batch, HeadModel
 from benchmarks.head_trials import Gained, Trials, counted_passes
 from pathkernel_models.state import open_to_observation
@@ -191,6 +196,16 @@ def _magnitude(drawn: Drawn) -> Mapping[int, list[Removed]]:
     return _by_scores(_aligned(pk.magnitude_scores(drawn.head_model.model, batch), drawn), drawn)
 
 
+def _torch_pruning(
+    drawn: Drawn, *, importances: Callable[[Gained, Sequence[Batch]], np.ndarray]
+) -> Mapping[int, list[Removed]]:
+    """Importances of :mod:`benchmarks.head_importances`."""
+    try:
+        return _by_scores(importances(drawn.gained, drawn.batches), drawn)
+    except UntracedError as error:
+        raise NotDefinedError(str(error)) from error
+
+
 def _entropy(drawn: Drawn) -> Mapping[int, list[Removed]]:
     """Heads of the largest mean entropy of attention go first."""
     totals = [np.zeros(heads) for heads in drawn.gained.per_layer]
@@ -278,6 +293,8 @@ ORDERS: dict[str, Order] = {
     "ablation": _ablation,
     "Shapley": _shapley,
     "magnitude": _magnitude,
+    "Torch-Pruning Taylor": partial(_torch_pruning, importances=taylor_importances),
+    "Torch-Pruning magnitude": partial(_torch_pruning, importances=magnitude_importances),
     "attention entropy": _entropy,
     "theory, states": partial(_theory, width=10.0),
     "theory, tangent": partial(_tangent, width=10.0),
@@ -285,3 +302,13 @@ ORDERS: dict[str, Order] = {
     "random": _random,
 }
 """Orders by name; the first is what others are compared with."""
+
+FINE_TUNED = (
+    REFERENCE,
+    "choose_heads",
+    "Torch-Pruning Taylor",
+    "Torch-Pruning magnitude",
+    "gradient by layer",
+    "random",
+)
+"""Orders that are measured after an epoch of fine-tuning, too."""

@@ -1,8 +1,9 @@
-"""Which heads can go: orders of the heads of six models, measured with and without refitted gains.
+"""Which heads can go: orders of heads of six models, plain, refitted and fine-tuned.
 
 ``python -m benchmarks.heads`` trains the models that are not in the cache, removes a quarter, half
 and three quarters of their heads in every order, on three draws of examples of two sizes, and
-writes a table, a CSV file and a figure. An interrupted run resumes.
+writes a table, a CSV file and a figure. Some orders are measured after an epoch of fine-tuning,
+too. An interrupted run resumes.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import multiprocessing
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from itertools import product
@@ -23,16 +24,15 @@ import numpy as np
 
 import pathkernel as pk
 from benchmarks.head_models import DRAWS, HEAD_MODELS, head_model
-from benchmarks.head_orders import ORDERS, Drawn, NotDefinedError, Removed
-from benchmarks.head_tables import write_results
+from benchmarks.head_orders import FINE_TUNED, ORDERS, Drawn, NotDefinedError, Removed
+from benchmarks.head_tables import SIZES, WHOLE, write_results
 from benchmarks.head_trials import Gained, counted_passes
+from benchmarks.head_tuning import fine_tuned
 from benchmarks.measuring import one_thread
 from pathkernel_core.system.atomic import replace_file
 
 QUARTERS = (1, 2, 3)
 """Quarters of the heads that are removed."""
-
-WHOLE = "whole"
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,7 @@ class Task:
     @property
     def folder(self) -> Path:
         """Folder of the measurements, a file for each order."""
-        size = "large" if self.is_large else "small"
-        return self.out / self.model / f"{size}-draw{self.draw + 1}"
+        return self.out / self.model / f"{SIZES[not self.is_large]}-draw{self.draw + 1}"
 
     def file(self, order: str) -> Path:
         """File of an order."""
@@ -91,7 +90,7 @@ def _measure_orders(task: Task, missing: list[str]) -> None:
 
 
 def _measured(order: str, drawn: Drawn, test: list) -> tuple[dict[str, np.ndarray], dict]:
-    """Values (refit, count, P) of the test examples without the heads of an order, and its cost."""
+    """Values (treatment, count, P) of the test examples without the heads of an order, and cost."""
     started = time.process_time()
     batches = len(drawn.batches)
     try:
@@ -103,33 +102,44 @@ def _measured(order: str, drawn: Drawn, test: list) -> tuple[dict[str, np.ndarra
     rows: dict[str, list] = {"loss": [], "accuracy": []}
     costs, heads = [], []
     for count in drawn.counts:
-        each = [list(_plain_and_refitted(drawn, test, sets)) for sets in removed[count]]
+        each = [list(_treated(drawn, test, sets, order in FINE_TUNED)) for sets in removed[count]]
         for name, row in rows.items():
-            row.append(np.mean([[values[name] for values, *_ in pair] for pair in each], axis=0))
+            row.append(np.mean([[values[name] for values, *_ in of] for of in each], axis=0))
         first = removed[count][0]
         own = (first.passes, first.seconds) if first.passes is not None else searched
-        costs.append([np.add(own, each[0][refitted][1:]) for refitted in (0, 1)])
+        costs.append([np.add(own, cost) for _, *cost in each[0]])
         heads.append([[drawn.gained.heads[h] for h in sets.heads] for sets in removed[count]])
     about = {"counts": drawn.counts, "removed": heads}
     values = {name: np.swapaxes(row, 0, 1).astype(np.float32) for name, row in rows.items()}
     return values | {"cost": np.swapaxes(costs, 0, 1)}, about
 
 
-def _plain_and_refitted(drawn: Drawn, test: list, removed: Removed) -> Iterator[tuple]:
-    """Values on the test examples, passes and seconds of the refit: without one and with one."""
-    gained, model = drawn.gained, drawn.head_model
+def _treated(
+    drawn: Drawn, test: list, removed: Removed, tunes: bool
+) -> Iterator[tuple[dict[str, np.ndarray], float, float]]:
+    """Values on the test examples, passes and seconds: plain, with refitted gains, fine-tuned."""
+    gained = drawn.gained
     yield gained.measure(test, gained.without(removed.heads)), 0.0, 0.0
-    if removed.gains is not None:
-        yield gained.measure(test, removed.gains), 0.0, 0.0
-        return
-    started = time.process_time()
-    off = [gained.heads[head] for head in removed.heads]
+    gains, passes, seconds = removed.gains, 0.0, 0.0
+    if gains is None:
+        gains, passes, seconds = _refit(drawn, removed.heads)
+    yield gained.measure(test, gains), passes, seconds
+    if tunes:
+        started = time.process_time()
+        with fine_tuned(gained, gains, drawn.seed):
+            seconds += time.process_time() - started
+            yield gained.measure(test, gains), passes, seconds
+
+
+def _refit(drawn: Drawn, heads: Sequence[int]) -> tuple[np.ndarray, float, float]:
+    """Gains (ΣH_ℓ,) without some heads, and passes and seconds of their refit."""
+    gained, model, started = drawn.gained, drawn.head_model, time.process_time()
+    off = [gained.heads[head] for head in heads]
     with counted_passes(model.model) as passes:
         gains = pk.refit_gains(model.model, drawn.batches, model.outputs, off, loss=model.loss)
     seconds = time.process_time() - started
     labels = [f"{layer}-{number}" for layer, number in gained.heads]
-    refitted = gained.measure(test, gains.sel(head=labels).values)
-    yield refitted, passes.of(len(drawn.batches)), seconds
+    return gains.sel(head=labels).values, passes.of(len(drawn.batches)), seconds
 
 
 def main() -> None:
@@ -138,18 +148,17 @@ def main() -> None:
     add = parser.add_argument
     add("--models", nargs="+", choices=HEAD_MODELS, default=list(HEAD_MODELS))
     add("--orders", nargs="+", choices=ORDERS, default=list(ORDERS))
-    add("--quick", action="store_true", help="one small draw of examples only")
+    add("--sizes", nargs="+", choices=SIZES, default=list(SIZES), help="sizes of the draws")
+    add("--draws", type=int, choices=range(1, DRAWS + 1), default=DRAWS, help="number of draws")
     add("--jobs", type=int, default=2, help="number of processes, of one thread each")
     add("--cache", type=Path, help="folder of trained weights")
     add("--out", type=Path, default=Path("heads"), help="folder of all measurements")
     add("--results", type=Path, default=Path(__file__).with_name("results"), help="folder written")
     options = parser.parse_args()
-    orders, sizes = tuple(options.orders), (False,) if options.quick else (True, False)
+    orders = tuple(options.orders)
     tasks = [
-        Task(name, draw, is_large, orders, options.out, options.cache)
-        for is_large, draw, name in product(
-            sizes, range(1 if options.quick else DRAWS), options.models
-        )
+        Task(name, draw, size == SIZES[0], orders, options.out, options.cache)
+        for size, draw, name in product(options.sizes, range(options.draws), options.models)
     ]
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(options.jobs, mp_context=context) as pool:

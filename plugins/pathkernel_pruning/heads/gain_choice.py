@@ -41,7 +41,8 @@ class GainChoice:
         Heads that go together, in the order of their removal; those that came by an exchange are
         where the heads were that came back.
     expected : list of float
-        Mean loss by the form after the removal of each unit; NaN of what came by an exchange.
+        Mean loss by the form after the removal of each unit; NaN of what came by an exchange, or
+        was off from the beginning.
     renewed : list of bool
         Whether the form was computed again before the removal of each unit.
     gains : array, shape (ΣH_ℓ,)
@@ -80,6 +81,7 @@ def choose_heads_by_gains(
     refits: bool,
     prior_variance: float,
     groups: HeadGroups | None = None,
+    start: Sequence[Unit] = (),
     proposals: int = 0,
     budget: float = math.inf,
     report: Report = silent,
@@ -105,6 +107,9 @@ def choose_heads_by_gains(
         Variance of the prior of a gain.
     groups : HeadGroups, optional
         Which heads can go together; by default any can go.
+    start : sequence of tuple of int
+        Units that are off from the beginning, at most ``count`` heads, without which ``groups`` can
+        lose the others.
     proposals : int
         Exchanges at which the network is run before the form is computed again; 0 for none.
     budget : float
@@ -121,6 +126,7 @@ def choose_heads_by_gains(
     prior = prior_variance if refits else None
     search = _Search(network, count, trials, groups, prior, proposals, budget, report)
     try:
+        search.begin(start)
         search.remove_in_stages()
         search.finish()
     except KeyboardInterrupt as interrupt:
@@ -164,6 +170,20 @@ class _Search:
         """Whether the budget of passes is used up."""
         return math.isfinite(self.budget) and self.network.passes >= self.budget
 
+    def begin(self, units: Sequence[Unit]) -> None:
+        """Switch units off that others have chosen."""
+        if not units:
+            return
+        self.whole = self.network.loss(self.gains)
+        self.gains = _without(self.gains, chain.from_iterable(units))
+        self.units = list(units)
+        self.expected, self.renewed = [np.nan] * len(units), [False] * len(units)
+        if self.missing <= 0:  # no stage computes a form
+            form = self.network.form(self.gains)
+            if self.prior_variance is not None:
+                form = take_step(self.network, form, self.prior_variance)
+            self.form, self.gains = form, form.gains
+
     def remove_in_stages(self) -> None:
         """Remove heads, a quarter of those that are left for each form."""
         while self.missing > 0 and not (self.form is not None and self.is_spent):
@@ -171,7 +191,7 @@ class _Search:
             text = "loss to second order in the gains of heads"
             self.report(Progress(done, self.count, text))
             form = self.network.form(self.gains)
-            if self.form is None:
+            if self.form is None and not self.units:
                 self.whole = form.loss
             elif self.prior_variance is not None and not self.is_spent:
                 # these derivatives tell those at the refitted gains, too: one pass confirms them

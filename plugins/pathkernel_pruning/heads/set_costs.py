@@ -39,7 +39,7 @@ class Criterion(Protocol):
 
 
 class RemovalCosts(Protocol):
-    """Cost of a set, and of those with one unit less."""
+    """Cost of a set, and of those with one unit less or more."""
 
     @property
     def whole(self) -> float:
@@ -50,6 +50,9 @@ class RemovalCosts(Protocol):
 
     def unit(self, unit: Unit) -> float:
         """Rise of the cost by the removal of several heads together."""
+
+    def with_unit(self, unit: Unit) -> RemovalCosts:
+        """Costs of the removal of units from the set with heads that are off."""
 
 
 @dataclass(frozen=True)
@@ -69,23 +72,29 @@ class LossCriterion:
 
     def removals(self, form: LossForm, left: np.ndarray) -> RemovalCosts:
         """Rises of the second-order loss."""
-        moved = form.move_to(left.astype(float))
-        return _Quadratic(left, moved.loss, moved.rises(), moved.form)
+        return _Quadratic(form.move_to(left.astype(float)))
 
 
 @dataclass(frozen=True)
 class _Quadratic:
-    left: np.ndarray
-    whole: float
-    rises: np.ndarray
-    pairs: np.ndarray
+    form: LossForm  # about gains of 1 of the heads that are left
+
+    @property
+    def whole(self) -> float:
+        return self.form.loss
 
     def singles(self) -> np.ndarray:
-        return np.where(self.left, self.rises, np.inf)
+        return np.where(self.form.gains != 0, self.form.rises(), np.inf)
 
     def unit(self, unit: Unit) -> float:
-        between = self.pairs[np.ix_(unit, unit)]
-        return float(self.rises[list(unit)].sum() + (between.sum() - np.trace(between)) / 2)
+        between = self.form.form[np.ix_(unit, unit)]
+        rises = self.form.rises()[list(unit)]
+        return float(rises.sum() + (between.sum() - np.trace(between)) / 2)
+
+    def with_unit(self, unit: Unit) -> _Quadratic:
+        gains = self.form.gains.copy()
+        gains[list(unit)] = 1.0
+        return _Quadratic(self.form.move_to(gains))
 
 
 @dataclass(frozen=True)
@@ -118,39 +127,55 @@ class PosteriorCriterion:
     def removals(self, form: LossForm, left: np.ndarray) -> RemovalCosts:
         """Rises of the cost, all other gains refitted after the removal.
 
-        With w = P/T, A = w G + 1/τ and F = w g + (m − 1)/τ on the heads that are left, the cost is
-        w ℓ + |m − 1|²/2τ − ½ Fᵀ A⁻¹ F; at its minimum heads B have the gains x_B, and without them
-        it is higher by ½ x_Bᵀ ((A⁻¹)_BB)⁻¹ x_B.
+        With w = P/T, A = w G + 1/τ and b = w (G m − g) + 1/τ at the gains m of the form, the cost
+        of gains x, 0 off the set, is ½ xᵀ A x − bᵀ x and a constant; at its minimum heads B have
+        the gains x_B, and without them it is higher by ½ x_Bᵀ ((A⁻¹)_BB)⁻¹ x_B.
         """
-        form = form.move_to(np.where(left, form.gains, 0.0))
-        weight, on = form.weight, np.flatnonzero(left)
-        precision = weight * form.form[np.ix_(on, on)]
+        on = np.flatnonzero(left)
+        precision = form.weight * form.form
         precision[np.diag_indices_from(precision)] += 1 / self.prior_variance
-        force = weight * form.gradient[on] + (form.gains[on] - 1) / self.prior_variance
-        covariance = np.zeros_like(form.form)
-        inverse = np.linalg.inv(precision)
-        covariance[np.ix_(on, on)] = inverse
-        step = -inverse @ force
-        gains = np.zeros(len(left))
-        gains[on] = form.gains[on] + step
-        whole = form.cost(form.loss, form.gains, self.prior_variance) + float(force @ step) / 2
-        return _Gaussian(left, whole, gains, covariance)
+        slope = form.weight * (form.form @ form.gains - form.gradient) + 1 / self.prior_variance
+        nothing = np.zeros(len(left))
+        constant = form.cost(form.move_to(nothing).loss, nothing, self.prior_variance)
+        none = _Gaussian(nothing, constant, precision, np.zeros_like(precision), slope)
+        return none.with_unit(tuple(on.tolist()))
 
 
 @dataclass(frozen=True)
 class _Gaussian:
-    left: np.ndarray
-    whole: float
+    """Least cost over the gains of a set: these, A, the inverse of its part, and b − A x."""
+
     gains: np.ndarray
+    whole: float
+    precision: np.ndarray
     covariance: np.ndarray
+    slope: np.ndarray
 
     def singles(self) -> np.ndarray:
-        variances = np.where(self.left, np.diag(self.covariance), 1.0)
-        return np.where(self.left, self.gains**2 / (2 * variances), np.inf)
+        variances = np.diag(self.covariance)
+        left = variances > 0
+        return np.where(left, self.gains**2 / (2 * np.where(left, variances, 1.0)), np.inf)
 
     def unit(self, unit: Unit) -> float:
         gains = self.gains[list(unit)]
         return float(gains @ np.linalg.solve(self.covariance[np.ix_(unit, unit)], gains)) / 2
+
+    def with_unit(self, unit: Unit) -> _Gaussian:
+        """As many new rows of the covariance as the unit has heads, from the old ones."""
+        new = list(unit)
+        # gains of the minimum move by so much as those of the unit do
+        moves = -self.covariance @ self.precision[:, new]
+        moves[new] = np.eye(len(new))
+        pulls = self.precision @ moves
+        variances = np.linalg.inv(pulls[new])
+        step = variances @ self.slope[new]
+        return _Gaussian(
+            self.gains + moves @ step,
+            self.whole - float(self.slope[new] @ step) / 2,
+            self.precision,
+            self.covariance + moves @ variances @ moves.T,
+            self.slope - pulls @ step,
+        )
 
 
 class Exchange(NamedTuple):
@@ -177,12 +202,10 @@ def best_exchanges(
     count : int
         Number of exchanges.
     """
-    before, ranked = criterion.removals(form, left).whole, list[Exchange]()
+    before, ranked = criterion.removals(form, left), list[Exchange]()
     for coming, singles, units in groups.exchanges(left):
-        larger = left.copy()
-        larger[list(coming)] = True
-        costs = criterion.removals(form, larger)
-        change = costs.whole - before
+        costs = before.with_unit(coming)
+        change = costs.whole - before.whole
         rises = np.where(singles, costs.singles(), np.inf) if singles.any() else singles
         for head in np.argsort(rises, kind="stable")[: min(count, np.count_nonzero(singles))]:
             ranked.append(Exchange(change + float(rises[head]), coming, (int(head),)))

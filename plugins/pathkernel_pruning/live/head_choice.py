@@ -27,7 +27,7 @@ from pathkernel_models.inputs.outputs import Outputs
 from pathkernel_pruning.heads.exchanges import PROPOSALS
 from pathkernel_pruning.heads.gain_choice import TRIALS, choose_heads_by_gains
 from pathkernel_pruning.heads.gain_network import PRIOR_VARIANCE, refit_remaining_gains
-from pathkernel_pruning.heads.head_groups import HeadGroups
+from pathkernel_pruning.heads.head_groups import HeadGroups, Unit
 from pathkernel_pruning.heads.loss_form import LossName, held_out_loss
 from pathkernel_pruning.live.gains import LiveNetwork
 from pathkernel_pruning.live.smaller import fixed_by
@@ -69,8 +69,8 @@ class HeadChoice:
     table : pandas.DataFrame
         A row for every head that goes, in order: ``head``, its label; ``unit``, a number from 1
         that heads which go together have in common; ``expected``, the rise of the mean loss without
-        them and those above, by the form, or NaN of a head that came by an exchange; ``renewed``,
-        whether the form was computed again before it.
+        them and those above, by the form, or NaN of a head of the start or that came by an
+        exchange; ``renewed``, whether the form was computed again before it.
     passes : float
         Forward and backward passes of all examples that the choice took.
     exchanges : int
@@ -99,6 +99,7 @@ def choose_heads(
     count: int,
     *,
     groups: bool | None = None,
+    start: Heads | None = None,
     loss: LossName = "squared",
     proposals: int = PROPOSALS,
     passes: float | None = None,
@@ -137,6 +138,10 @@ def choose_heads(
         ``remove_heads(…, smaller=True)`` can take out. By default they do, unless the model keeps
         its shape anyway, as a bridge of TransformerLens. False frees every head: the loss rises
         less, and the choice serves for ``heads_off`` and weights of zero.
+    start : iterable of (layer, head), of labels such as ``"2-1"``, or HeadChoice, optional
+        Heads that are off from the beginning, at most ``count``, chosen in any way; such as those
+        of the lowest scores, ``scores.sortby(scores)["head"][:count]``. Exchanges can bring them
+        back. The gains of a choice are fitted again.
     loss : {"squared", "cross-entropy"}
         Loss of an example: the sum over outputs of squared errors, or −ln of the probability of
         its class.
@@ -174,7 +179,8 @@ def choose_heads(
         or outputs depend on other examples in half precision, of weights or by autocast.
     ValueError
         If there is no batch, ``outputs`` gives other shapes than the loss takes, a number is out of
-        range, or no groups have ``count`` heads; the message names numbers that they have.
+        range, or no groups have ``count`` heads, or those of ``start``; the message names numbers
+        that they have.
 
     Examples
     --------
@@ -203,6 +209,7 @@ def choose_heads(
     prior_variance = positive("prior_variance", prior_variance)
     together = _groups(network.layers, groups)
     _check_count(together, int(count))
+    units = _units(network.layers, together, start, int(count))
     with supervised(report, threads=None) as tell:
         choice = choose_heads_by_gains(
             network,
@@ -211,6 +218,7 @@ def choose_heads(
             refits=refit,
             prior_variance=prior_variance,
             groups=together,
+            start=units,
             proposals=int(proposals),
             budget=budget,
             report=tell,
@@ -263,6 +271,38 @@ def _groups(layers: Sequence[AttentionModule], groups: bool | None) -> HeadGroup
         for layer in layers
     )
     return HeadGroups(tuple(layer.heads for layer in layers), shared)
+
+
+def _units(
+    layers: Sequence[AttentionModule], groups: HeadGroups, start: Heads | None, count: int
+) -> list[Unit]:
+    """Units of the heads of a start: those of a layer with shared keys, or else single heads.
+
+    Raises a ValueError unless they can be off, and others with them until ``count`` are.
+    """
+    by_layer = {} if start is None else heads_by_layer(layers, start)
+    axis, units = every_head(groups.heads), list[Unit]()
+    for layer, numbers in by_layer.items():
+        positions = tuple(axis.index((layer, number)) for number in numbers)
+        shared, heads = groups.groups[layer - 1], groups.heads[layer - 1]
+        units += [positions] if 1 < shared < heads else [(position,) for position in positions]
+    present = np.ones(len(axis), dtype=bool)
+    present[[position for unit in units for position in unit]] = False
+    off = int(np.count_nonzero(~present))
+    if off > count:
+        raise ValueError(f"start has {off} heads, more than count, {count}; leave out some")
+    if not groups.allows(present):
+        raise ValueError(
+            "start has heads that share keys and values with others; give whole groups, or as many "
+            "heads of each group of a layer, or groups=False"
+        )
+    if not groups.can_lose(present, count - off):
+        counts = ", ".join(str(off + more) for more in groups.counts(present))
+        raise ValueError(
+            f"with the {off} heads of start, heads that share keys and values can be {counts}, but "
+            f"count is {count}; choose one of these, or groups=False"
+        )
+    return units
 
 
 def _check_count(groups: HeadGroups, count: int) -> None:

@@ -101,6 +101,35 @@ def test_heads_of_a_unit_go_together():
         assert {head.split("-")[0] for head in rows["head"]} <= {"1", "2"}
 
 
+@pytest.mark.parametrize("more", [0, 2, 4])
+def test_a_choice_from_a_start_can_be_taken_out(more):
+    model = Grouped((4, 2), (6, 3), (2, 2))
+    start = ["1-1", "1-3", "2-3", "2-4", "3-2"]
+    choice = chosen(model, 5 + more, start=start, proposals=0)
+    assert {(1, 1), (1, 3), (2, 3), (2, 4), (3, 2)} <= {*choice.heads}
+    assert choice.table["unit"].iloc[:5].tolist() == [1, 1, 2, 2, 3]
+    assert choice.table["expected"].iloc[:5].isna().all()
+    again = chosen(model, 5 + more, start=choice.heads)
+    assert again.rise.measured <= chosen(model, 5 + more, start=choice, proposals=0).rise.measured
+    expected = outputs_without(model, again)
+    remove_heads(model, again, batch=INPUTS, smaller=True)
+    torch.testing.assert_close(model(INPUTS), expected, rtol=1e-9, atol=1e-12)
+
+
+def test_a_start_that_leads_to_no_choice_is_refused():
+    model = Grouped((4, 2), (6, 3))
+    with pytest.raises(ValueError, match="start has 3 heads, more than count, 2"):
+        chosen(model, 2, start=[(1, 1), (1, 2), (2, 1)])
+    with pytest.raises(ValueError, match=r"start has heads that share .* whole groups"):
+        chosen(model, 4, start=[(1, 1)])
+    with pytest.raises(ValueError, match=r"with the 4 heads of start, .* can be 4, 6, 7, 8, 9, 10"):
+        chosen(model, 5, start=[(1, 1), (1, 2), (1, 3), (1, 4)])
+    with pytest.raises(ValueError, match="names"):
+        chosen(model, 4, start=[(3, 1)])
+    free = chosen(model, 3, start=[(1, 1)], groups=False, proposals=0)
+    assert free.heads[0] == (1, 1)
+
+
 def test_heads_may_be_free():
     model = Grouped((4, 2), (4, 2))
     free = chosen(model, 1, groups=False)

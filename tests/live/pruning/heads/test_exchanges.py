@@ -55,6 +55,29 @@ def test_costs_of_removals_are_those_of_the_smaller_sets(criterion, seed, data):
     assert np.isinf(costs.singles()[~left]).all()
 
 
+@pytest.mark.parametrize("criterion", [LossCriterion(), PosteriorCriterion(PRIOR)])
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 999), places=st.permutations(range(HEADS)), data=st.data())
+def test_a_unit_that_comes_gives_the_costs_of_the_larger_set(criterion, seed, places, data):
+    off = data.draw(st.integers(1, HEADS))
+    coming = data.draw(st.integers(1, off))
+    gains = np.random.default_rng(seed).uniform(0.5, 1.5, HEADS)  # wherever the form is about
+    form, left = network(seed=seed).form(gains), np.ones(HEADS, dtype=bool)
+    left[places[:off]] = False
+    costs = criterion.removals(form, left)
+    for head in places[:coming]:  # one by one, and below together
+        costs, left[head] = costs.with_unit((head,)), True
+    expected = cost_by_criterion(criterion, form, left)
+    assert costs.whole == pytest.approx(expected, abs=1e-8)
+    direct = criterion.removals(form, left)
+    np.testing.assert_allclose(costs.singles(), direct.singles(), atol=1e-8)
+    unit = tuple(places[:coming])
+    assert costs.unit(unit) == pytest.approx(direct.unit(unit), abs=1e-8)
+    left[list(unit)] = False
+    together = criterion.removals(form, left).with_unit(unit)
+    np.testing.assert_allclose(together.singles(), direct.singles(), atol=1e-8)
+
+
 @settings(max_examples=25, deadline=None)
 @given(LAYERS, st.integers(0, 99), st.data())
 def test_exchanges_lead_to_allowed_sets_and_are_ranked_by_their_costs(layers, seed, data):
@@ -131,6 +154,36 @@ def test_a_fall_within_its_error_is_no_reason_where_gains_are_refitted():
         if criterion.errors:
             error = form.weight * change.std() / len(change) ** 0.5
             assert before.cost - search.point.cost > 0.5 * error
+
+
+@pytest.mark.parametrize("loss", ["squared", "cross-entropy"])
+@settings(max_examples=15, deadline=None)
+@given(
+    seed=st.integers(0, 99), refits=st.booleans(), places=st.permutations(range(HEADS)),
+    started=st.integers(1, 4), more=st.integers(0, 2), proposals=st.sampled_from([0, 6]),
+)  # fmt: skip
+def test_a_search_goes_on_from_heads_that_are_off(
+    loss, seed, refits, places, started, more, proposals
+):
+    made = network(loss, seed=seed)
+    start, off = [(head,) for head in places[:started]], list(places[:started])
+    choice = choose_heads_by_gains(
+        *(made, started + more), trials=2, refits=refits, prior_variance=PRIOR, start=start,
+        proposals=proposals,
+    )  # fmt: skip
+    whole = np.ones(HEADS)
+    assert choice.whole == pytest.approx(made.loss(whole))
+    assert np.flatnonzero(choice.gains == 0).tolist() == sorted(choice.heads)
+    assert len(choice.heads) == started + more
+    if not proposals:  # only exchanges bring a head back
+        assert choice.heads[:started] == off
+        assert np.isnan(choice.expected[:started]).all()
+        assert np.isfinite(choice.expected[started:]).all()
+    if not more and not refits:
+        whole[off] = 0.0
+        assert made.loss(choice.gains) <= made.loss(whole) + 1e-12
+        if not proposals:
+            np.testing.assert_array_equal(choice.gains, whole)
 
 
 @pytest.mark.parametrize("refits", [False, True])
