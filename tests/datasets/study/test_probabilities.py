@@ -27,6 +27,7 @@ from pathkernel_sampling.results import NextOrder, Samples
 from pathkernel_tasks.custom import Custom
 from pathkernel_trained.results import Comparison, Pruning
 from pathkernel_views.calibration import IDEAL, LIMIT, reliability_frame
+from pathkernel_views.chart import Chart
 from pathkernel_views.study_views import study_charts, study_views
 from pathkernel_views.table import Table
 
@@ -80,7 +81,10 @@ def test_probabilities_and_measures_are_those_of_the_theory(dataset, likelihood,
     )
     for name, examples in drawn.test_sets.items():
         xi = pk.attentioned_inputs(examples.inputs, drawn.layers, "mean")
-        p = solution.predict(xi).probabilities
+        prediction = solution.predict(xi)
+        p, error = prediction.probabilities, prediction.probability_error
+        stored_errors = point[f"probability_error{suffix}"].sel(test_set=name).values
+        np.testing.assert_allclose(stored_errors[: len(p)], error, atol=1e-6)
         stored = point[f"probability{suffix}"].sel(test_set=name).values
         np.testing.assert_allclose(stored[: len(p)], p, atol=1e-6)
         assert np.isnan(stored[len(p) :]).all()
@@ -229,6 +233,21 @@ def test_views_show_log_loss_and_calibration(dataset, likelihood):
     for name in ("log_loss", "reliability"):
         assert charts[name].altair().to_dict()
     assert finite_width_gain(dataset)["gain"].notnull().all()
+
+
+def test_nothing_that_is_shown_names_a_temperature(dataset, likelihood, tmp_path):
+    told = []
+    run_study(study_of(likelihood, widths=(5,)), tmp_path / "told", report=told.append)
+    shown = [progress.doing for progress in told]
+    for view in study_views(dataset.assign(minima=0 * dataset["minima"] + 2)):
+        if isinstance(view, Table):
+            shown += [view.title, view.caption]
+        elif isinstance(view, Chart):
+            shown += [view.title, view.description, json.dumps(view.altair().to_dict())]
+        else:
+            shown.append(str(view))
+    assert any("Several minima of the action at N = 5, seed 0" in text for text in shown)
+    assert not [text for text in shown if re.search(r"\bT = ", text)]
 
 
 def test_reliability_frame_counts_every_test_example_once(dataset):
