@@ -155,6 +155,31 @@ def test_prior_variance_is_swept_with_the_evidence_at_each(tmp_path):
     np.testing.assert_array_equal(stored, single["probability"].values)
 
 
+def test_variance_of_largest_evidence_is_chosen_for_each_network(tmp_path):
+    values = (0.1, 1.0, 10.0, 100.0)
+    study = study_of("softmax", widths=(30, 60), seeds=(0, 1), sweep={"variance": values})
+    dataset = run_study(study, tmp_path / "swept").load()
+    tables = [view for view in study_views(dataset) if isinstance(view, Table)]
+    (table,) = [view for view in tables if view.name == "variance_choice"]
+    for name, evidence in (
+        ("N = 30", dataset["log_evidence"].sel(width=30)),
+        ("N = 60", dataset["log_evidence"].sel(width=60)),
+        ("GP limit", dataset["log_evidence_gp"]),
+    ):
+        totals = evidence.sum("seed").squeeze()
+        chosen = float(totals.idxmax("variance"))
+        rows = table.frame[table.frame["network"] == name]
+        assert set(rows["variance"]) == {chosen}
+        assert rows["log_evidence"].tolist() == pytest.approx([float(totals.max())] * len(rows))
+        at_end = chosen in (values[0], values[-1])
+        assert (name in table.caption.partition("curve.")[2]) == at_end
+        scores = rows.set_index("test_set")["log_loss_median"]
+        suffix, at = ("_gp", {}) if name == "GP limit" else ("", {"width": int(name[4:])})
+        for test_set, score in scores.items():
+            stored = dataset[f"log_loss{suffix}"].sel(variance=chosen, test_set=test_set, **at)
+            assert score == pytest.approx(float(stored.median()))
+
+
 def test_squared_loss_has_no_trace_of_likelihoods(tmp_path):
     study = Study(Small(), widths=(5,), temperatures=(0.1,))
     assert "likelihood" not in identity_of(study)
@@ -242,6 +267,8 @@ def test_nothing_that_is_shown_names_a_temperature(dataset, likelihood, tmp_path
     for view in study_views(dataset.assign(minima=0 * dataset["minima"] + 2)):
         if isinstance(view, Table):
             shown += [view.title, view.caption]
+            assert not {"T", "T of limit"} & view.cells.keys()
+            assert "temperature" not in view.caption
         elif isinstance(view, Chart):
             shown += [view.title, view.description, json.dumps(view.altair().to_dict())]
         else:
