@@ -26,11 +26,11 @@ class OneShotImages(Task):
     """Two labelled context images of different classes, then a query of one of the two classes.
 
     An episode is a sequence of 48 tokens, 16 patches for each of three images, with positions and
-    label vectors added; one of C ``ways`` has C context images of different classes. Training episodes show characters of Omniglot's training split; those on
-    which a temperature may be chosen, characters of its validation split. The test sets show
-    characters of neither, and two data sets of other images: Fashion-MNIST (T-shirt/top against
-    trouser) and MNIST (0 against 1), or their first C classes, where no image is both a query and
-    a context image.
+    label vectors added; with C ``ways`` there are C context images. Training episodes show
+    characters of Omniglot's training split; those on which a temperature may be chosen, characters
+    of its validation split. The test sets show characters of neither, and two data sets of other
+    images: Fashion-MNIST (T-shirt/top against trouser) and MNIST (0 against 1), or their first C
+    classes, where no image is both a query and a context image.
     """
 
     name: ClassVar[str] = "one-shot-images"

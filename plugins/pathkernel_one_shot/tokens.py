@@ -154,21 +154,16 @@ def two_class_episodes(
 
 
 def assemble(images: np.ndarray, episodes: LabelledImages, vectors: np.ndarray) -> Examples:
-    """Assemble the token sequences of episodes: patches + positions + label vectors.
+    """Assemble the token sequences (P, M, 192): patches + positions + label vectors.
 
     Parameters
     ----------
     images : array, shape (n, 32, 32)
         Images in the order of the episodes' numbers.
     episodes : LabelledImages
-        Of C classes.
+        Of C classes, which have M = 16 (C + 1) tokens.
     vectors : array, shape (C + 1, 192)
         From :func:`label_vectors`.
-
-    Returns
-    -------
-    Examples
-        Sequences of 16 (C + 1) tokens.
     """
     tokens = patches(images)[episodes.images]  # (P, C + 1, 16, 192)
     shown = episodes.images.shape[1]
