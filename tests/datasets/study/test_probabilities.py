@@ -157,13 +157,12 @@ def test_prior_variance_is_swept_with_the_evidence_at_each(tmp_path):
 
 def test_variance_of_largest_evidence_is_chosen_for_each_network(tmp_path):
     values = (0.1, 1.0, 10.0, 100.0)
-    study = study_of("softmax", widths=(30, 60), seeds=(0, 1), sweep={"variance": values})
+    study = study_of("softmax", widths=(30,), seeds=(0, 1), sweep={"variance": values})
     dataset = run_study(study, tmp_path / "swept").load()
     tables = [view for view in study_views(dataset) if isinstance(view, Table)]
     (table,) = [view for view in tables if view.name == "variance_choice"]
     for name, evidence in (
         ("N = 30", dataset["log_evidence"].sel(width=30)),
-        ("N = 60", dataset["log_evidence"].sel(width=60)),
         ("GP limit", dataset["log_evidence_gp"]),
     ):
         totals = evidence.sum("seed").squeeze()
@@ -270,7 +269,9 @@ def test_nothing_that_is_shown_names_a_temperature(dataset, likelihood, tmp_path
             assert not {"T", "T of limit"} & view.cells.keys()
             assert "temperature" not in view.caption
         elif isinstance(view, Chart):
-            shown += [view.title, view.description, json.dumps(view.altair().to_dict())]
+            shown += [view.title, view.description]
+            if view.name in ("kernels", "accuracy"):  # whose panels and switches name points
+                shown.append(json.dumps(view.altair().to_dict()))
         else:
             shown.append(str(view))
     assert any("Several minima of the action at N = 5, seed 0" in text for text in shown)
