@@ -3,6 +3,7 @@
     python -m benchmarks.classes samples FOLDER   # twelve cases against NUTS, and a figure: minutes
     python -m benchmarks.classes losses           # log loss and accuracy beside the squared loss
     python -m benchmarks.classes images           # ten classes of images beside others: minutes
+    python -m benchmarks.classes heads [CACHE]    # heads of MiniLM and vision transformers: minutes
 
 The posterior of (u_a, U, f) is drawn exactly. Two heads see 30 examples of six dimensions, of which
 the first head tells the class.
@@ -171,8 +172,8 @@ def panels(frame: pd.DataFrame) -> alt.VConcatChart:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("part", choices=("samples", "losses", "images"))
-    parser.add_argument("folder", nargs="?", type=Path, help="of the figure")
+    parser.add_argument("part", choices=("samples", "losses", "images", "heads"))
+    parser.add_argument("folder", nargs="?", type=Path, help="of the figure; of trained weights")
     options = parser.parse_args()
     with one_thread():
         if options.part == "samples":
@@ -181,6 +182,10 @@ def main() -> None:
             from benchmarks.class_losses import losses
 
             losses()
+        elif options.part == "heads":
+            from benchmarks.class_heads import class_heads
+
+            class_heads(options.folder)
         else:
             from benchmarks.class_images import images
 

@@ -40,7 +40,8 @@ class Captured:
         Attentioned inputs in double precision, in the order of ``members``, those of the first
         layer slowest; in the tangent picture derivatives by the maps of heads.
     labels : array, shape (P,) or (P, C), or None
-        Labels of the batches; in the tangent picture the targets.
+        Labels of the batches; in the tangent picture the targets. Integers stay classes, for
+        ``Problem(xi, labels, likelihood="softmax")``.
     members : tuple of L tuples of (layer, head)
         Heads of the model, both numbered from 1, that the theory's network has in each layer.
         (0, 0) is the identity path, past all layers.

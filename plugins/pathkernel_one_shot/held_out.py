@@ -15,12 +15,13 @@ from pathkernel_one_shot.idx import FASHION_MNIST, MNIST, IdxSet, read_idx_set
 from pathkernel_one_shot.image_sources import resize
 from pathkernel_one_shot.omniglot import read_drawings, split_characters
 from pathkernel_one_shot.tokens import (
-    Episodes,
+    LabelledImages,
     assemble,
     character_episodes,
     check_episodes,
     two_class_episodes,
 )
+from pathkernel_one_shot.ways import character_ways, class_ways
 
 VALIDATION = "omniglot validation"
 """Episodes of validation characters, on which heads are scored."""
@@ -46,29 +47,29 @@ class EpisodeSet:
     ----------
     images : array, shape (n, 32, 32)
         Grey values 0 to 1.
-    episodes : Episodes
-        Their numbers are rows of ``images``.
-    label_vectors : array, shape (3, 192)
-        Label vectors of −, + and ?.
+    episodes : LabelledImages
+        Of C classes; their numbers are rows of ``images``.
+    label_vectors : array, shape (C + 1, 192)
+        Label vectors of −, + and ?, and of further classes.
     """
 
     images: np.ndarray
-    episodes: Episodes
+    episodes: LabelledImages
     label_vectors: np.ndarray
 
     def batches(self) -> Iterator[Examples]:
-        """Token sequences (250, 48, 192) and labels, in order; the last batch may be smaller."""
+        """Token sequences (250, M, 192) and labels, in order; the last batch may be smaller."""
         for batch in self.episodes.batches(_BATCH):
             numbers, batch = batch.renumber_images()
             yield assemble(self.images[numbers], batch, self.label_vectors)
 
     def examples(self) -> Examples:
-        """Token sequences (P, 48, 192) and labels of all episodes."""
+        """Token sequences (P, M, 192) and labels of all episodes."""
         return assemble(self.images, self.episodes, self.label_vectors)
 
 
 def episode_set(name: str, episodes: int, label_vectors: np.ndarray, seed: int = 0) -> EpisodeSet:
-    """Draw the episodes of a set, half of each label.
+    """Draw the episodes of a set, as many of each label.
 
     Parameters
     ----------
@@ -76,8 +77,8 @@ def episode_set(name: str, episodes: int, label_vectors: np.ndarray, seed: int =
         :data:`VALIDATION` or one of :data:`TEST_SETS`.
     episodes : int
         Even number of episodes.
-    label_vectors : array, shape (3, 192)
-        Label vectors of −, + and ? of the network.
+    label_vectors : array, shape (C + 1, 192)
+        Label vectors of −, + and ? of the network, and of further classes.
     seed : int
         Every set has its own random stream, none of them that of the study of the same seed.
 
@@ -100,19 +101,28 @@ def episode_set(name: str, episodes: int, label_vectors: np.ndarray, seed: int =
 def draw_episodes(
     source: str | IdxSet, episodes: int, label_vectors: np.ndarray, generator: np.random.Generator
 ) -> EpisodeSet:
-    """Draw episodes of a split of Omniglot's characters, or of classes 0 and 1 of a data set.
+    """Draw episodes of a split of Omniglot's characters, or of the first C classes of a data set.
 
     ``source`` is ``"train"``, ``"val"``, ``"test"`` or the data set; other parameters are those of
     :func:`episode_set`.
     """
+    ways = len(label_vectors) - 1
+    drawn: LabelledImages
     if isinstance(source, str):
         characters = split_characters(source)
-        drawn = character_episodes(len(characters), episodes, generator)
+        if ways == 2:
+            drawn = character_episodes(len(characters), episodes, generator)
+        else:
+            drawn = character_ways(len(characters), ways, episodes, generator)
         numbers, drawn = drawn.renumber_images()
         images = read_drawings(characters, numbers)
     else:
         pixels, labels = read_idx_set(source)
-        classes = np.flatnonzero(labels == 0), np.flatnonzero(labels == 1)
-        numbers, drawn = two_class_episodes(classes, episodes, generator).renumber_images()
+        classes = [np.flatnonzero(labels == number) for number in range(ways)]
+        if ways == 2:
+            drawn = two_class_episodes((classes[0], classes[1]), episodes, generator)
+        else:
+            drawn = class_ways(classes, episodes, generator)
+        numbers, drawn = drawn.renumber_images()
         images = np.stack([resize(pixels[number]) for number in numbers])
     return EpisodeSet(images, drawn, label_vectors)

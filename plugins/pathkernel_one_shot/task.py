@@ -26,10 +26,11 @@ class OneShotImages(Task):
     """Two labelled context images of different classes, then a query of one of the two classes.
 
     An episode is a sequence of 48 tokens, 16 patches for each of three images, with positions and
-    label vectors added. Training episodes show characters of Omniglot's training split; those on
-    which a temperature may be chosen, characters of its validation split. The test sets show
-    characters of neither, and two data sets of other images: Fashion-MNIST (T-shirt/top against
-    trouser) and MNIST (0 against 1), where no image is both a query and a context image.
+    label vectors added; with C ``ways`` there are C context images. Training episodes show
+    characters of Omniglot's training split; those on which a temperature may be chosen, characters
+    of its validation split. The test sets show characters of neither, and two data sets of other
+    images: Fashion-MNIST (T-shirt/top against trouser) and MNIST (0 against 1), or their first C
+    classes, where no image is both a query and a context image.
     """
 
     name: ClassVar[str] = "one-shot-images"
@@ -56,17 +57,24 @@ class OneShotImages(Task):
     layers: int = option(2, "Number of attention layers of random heads.", minimum=1)
     heads_per_layer: int = option(4, "Number of random heads of each layer.", minimum=1)
     qk_width: int = option(128, "Width of queries and keys of random heads.", minimum=1)
+    ways: int = option(
+        2,
+        "Number of classes of an episode, each with a context image; bundled networks were trained "
+        "on two.",
+        minimum=2,
+        maximum=10,
+    )
     examples: int = option(
-        600, "Number of training episodes, half of each label.", minimum=2, even=True
+        600, "Number of training episodes, as many of each label.", minimum=2, even=True
     )
     test_examples: int = option(
         1000,
-        "Number of episodes of each test set and of the validation set, half of each label.",
+        "Number of episodes of each test set and of the validation set, as many of each label.",
         minimum=2,
         even=True,
     )
     label_seed: int = option(
-        0, "Seed of the label vectors, where the file of heads has none.", minimum=0
+        0, "Seed of the label vectors that the file of heads lacks.", minimum=0
     )
 
     def __post_init__(self):
@@ -137,11 +145,13 @@ class OneShotImages(Task):
 
     def _trained_heads(self) -> tuple[Sequence[QueryKey], np.ndarray]:
         """Layers of the file of heads, or none if heads are random, and the label vectors."""
-        vectors = label_vectors(self.label_seed)
+        vectors = label_vectors(self.label_seed, self.ways)
         if self.heads == "random":
             return (), vectors
         trained = read_heads(heads_path(self.heads), WIDTH)
-        return trained.layers, vectors if trained.label_vectors is None else trained.label_vectors
+        if trained.label_vectors is not None:
+            vectors[: len(trained.label_vectors)] = trained.label_vectors
+        return trained.layers, vectors
 
     def _check_file_options(self) -> None:
         try:

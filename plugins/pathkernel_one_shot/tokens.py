@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
@@ -18,12 +20,49 @@ TOKENS = IMAGES * PATCHES
 CHANNELS = 3  # equal colour channels
 WIDTH = CHANNELS * PATCH**2  # entries of a token
 _VARIANCE_FLOOR = 1e-5  # added to a patch's variance, so that a blank patch becomes 0
-_MINUS, _PLUS, _QUERY = range(3)  # rows of the label vectors
+_MINUS, _PLUS, QUERY = range(3)  # rows of the label vectors
 
 
 @dataclass(frozen=True)
-class Episodes:
+class LabelledImages(ABC):
     """Numbers of the images of each episode, before any image is read.
+
+    Attributes
+    ----------
+    images : array, shape (P, C + 1)
+        Numbers of the C context images, in order, and of the query.
+    """
+
+    images: np.ndarray
+
+    @property
+    @abstractmethod
+    def targets(self) -> np.ndarray:
+        """Labels as a task has them: ±1, (P,), or rows of −1 with a single 1, (P, C)."""
+
+    @abstractmethod
+    def label_rows(self) -> np.ndarray:
+        """Row of the label vectors that each image shows, (P, C + 1)."""
+
+    def batches(self, size: int) -> list[Self]:
+        """Split the episodes, in order; the last batch may be smaller."""
+        arrays = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}
+        rows = [slice(start, start + size) for start in range(0, len(self.images), size)]
+        return [
+            dataclasses.replace(self, **{name: array[batch] for name, array in arrays.items()})
+            for batch in rows
+        ]
+
+    def renumber_images(self) -> tuple[np.ndarray, Self]:
+        """Numbers of all images in use, ascending, and the episodes with ranks in place of them."""
+        numbers, ranks = np.unique(self.images, return_inverse=True)
+        # NumPy 2.0 gives the inverse the shape of the images, others a flat one
+        return numbers, dataclasses.replace(self, images=ranks.reshape(self.images.shape))
+
+
+@dataclass(frozen=True)
+class Episodes(LabelledImages):
+    """Episodes of two classes.
 
     Attributes
     ----------
@@ -35,23 +74,24 @@ class Episodes:
         Target ±1: the label shown with the context image of the query's class.
     """
 
-    images: np.ndarray
     first_labels: np.ndarray
     labels: np.ndarray
 
-    def batches(self, size: int) -> list[Episodes]:
-        """Split the episodes, in order; the last batch may be smaller."""
-        rows = [slice(start, start + size) for start in range(0, len(self.labels), size)]
-        return [
-            Episodes(self.images[batch], self.first_labels[batch], self.labels[batch])
-            for batch in rows
-        ]
+    @property
+    def targets(self) -> np.ndarray:
+        """Labels ±1, (P,)."""
+        return self.labels
 
-    def renumber_images(self) -> tuple[np.ndarray, Episodes]:
-        """Numbers of all images in use, ascending, and the episodes with ranks in place of them."""
-        numbers, ranks = np.unique(self.images, return_inverse=True)
-        # NumPy 2.0 gives the inverse the shape of the images, others a flat one
-        return numbers, dataclasses.replace(self, images=ranks.reshape(self.images.shape))
+    def label_rows(self) -> np.ndarray:
+        """Row of the label vectors that each image shows, (P, 3)."""
+        plus_first = self.first_labels > 0
+        return np.column_stack(
+            [
+                np.where(plus_first, _PLUS, _MINUS),
+                np.where(plus_first, _MINUS, _PLUS),
+                np.full(len(plus_first), QUERY),
+            ]
+        )
 
 
 def character_episodes(characters: int, examples: int, generator: np.random.Generator) -> Episodes:
@@ -113,29 +153,23 @@ def two_class_episodes(
     return _episodes(images, answers)
 
 
-def assemble(images: np.ndarray, episodes: Episodes, vectors: np.ndarray) -> Examples:
-    """Assemble the token sequences (P, 48, 192) of episodes: patches + positions + label vectors.
+def assemble(images: np.ndarray, episodes: LabelledImages, vectors: np.ndarray) -> Examples:
+    """Assemble the token sequences (P, M, 192): patches + positions + label vectors.
 
     Parameters
     ----------
     images : array, shape (n, 32, 32)
         Images in the order of the episodes' numbers.
-    episodes : Episodes
-    vectors : array, shape (3, 192)
-        Label vectors of −, + and ?.
+    episodes : LabelledImages
+        Of C classes, which have M = 16 (C + 1) tokens.
+    vectors : array, shape (C + 1, 192)
+        From :func:`label_vectors`.
     """
-    tokens = patches(images)[episodes.images]  # (P, 3, 16, 192)
-    tokens += positions().reshape(IMAGES, PATCHES, WIDTH)
-    plus_first = episodes.first_labels > 0
-    shown = np.column_stack(
-        [
-            np.where(plus_first, _PLUS, _MINUS),
-            np.where(plus_first, _MINUS, _PLUS),
-            np.full(len(plus_first), _QUERY),
-        ]
-    )
-    tokens += vectors[shown][:, :, None, :]
-    return Examples(tokens.reshape(-1, TOKENS, WIDTH), episodes.labels)
+    tokens = patches(images)[episodes.images]  # (P, C + 1, 16, 192)
+    shown = episodes.images.shape[1]
+    tokens += positions(shown).reshape(shown, PATCHES, WIDTH)
+    tokens += vectors[episodes.label_rows()][:, :, None, :]
+    return Examples(tokens.reshape(-1, shown * PATCHES, WIDTH), episodes.targets)
 
 
 def patches(images: np.ndarray) -> np.ndarray:
@@ -155,17 +189,25 @@ def patches(images: np.ndarray) -> np.ndarray:
     return np.repeat(grey, CHANNELS, axis=-1)
 
 
-def positions() -> np.ndarray:
-    """Position of each token, (48, 192): sinusoids, of mean 0 and variance 1 over all entries."""
+def positions(images: int = IMAGES) -> np.ndarray:
+    """Position of each token of so many images, (16·images, 192).
+
+    Sinusoids, of mean 0 and variance 1 over all entries of three images; those of further images
+    continue them, so that heads trained on two classes see the positions that they know.
+    """
     frequencies = 10000.0 ** (-np.arange(0, WIDTH, 2) / WIDTH)
-    angles = np.arange(TOKENS)[:, None] * frequencies
-    encoding = np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(TOKENS, WIDTH)
-    return (encoding - encoding.mean()) / encoding.std()
+    angles = np.arange(images * PATCHES)[:, None] * frequencies
+    encoding = np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(-1, WIDTH)
+    known = encoding[:TOKENS]
+    return (encoding - known.mean()) / known.std()
 
 
-def label_vectors(seed: int = 0) -> np.ndarray:
-    """Gaussian label vectors of −, + and ?, (3, 192): the same for training and testing."""
-    return np.random.default_rng(seed).standard_normal((3, WIDTH))
+def label_vectors(seed: int = 0, classes: int = 2) -> np.ndarray:
+    """Gaussian label vectors of −, + and ?, and of further classes, (classes + 1, 192).
+
+    The same for training and testing. − and + are those of classes 0 and 1.
+    """
+    return np.random.default_rng(seed).standard_normal((classes + 1, WIDTH))
 
 
 def check_episodes(name: str, episodes: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import xarray as xr
 
 from pathkernel_core.action.minima import SMALLEST_SHARE
@@ -25,14 +27,15 @@ def minima_sentences(dataset: xr.Dataset) -> list[str]:
     if "explained_share_gp" in dataset:  # of the squared loss
         share = dataset["explained_share_gp"].min("seed")
         temperatures = dataset["temperature"].values[(share < SMALLEST_SHARE).values]
+    points = partial(_points, has_temperature="likelihood" not in dataset.attrs)
     sentences = []
     if several.any():
         sentences.append(
-            f"Several minima of the action at {_points(several)}: the lowest found is shown."
+            f"Several minima of the action at {points(several)}: the lowest found is shown."
         )
     if close.any():
         sentences.append(
-            f"Within {CLOSE:g} nats of each other at {_points(close)}: there the posterior may "
+            f"Within {CLOSE:g} nats of each other at {points(close)}: there the posterior may "
             "hold both, and results change abruptly with width and temperature."
         )
     if temperatures.size:
@@ -45,11 +48,11 @@ def minima_sentences(dataset: xr.Dataset) -> list[str]:
     return sentences
 
 
-def _points(condition: xr.DataArray) -> str:
+def _points(condition: xr.DataArray, *, has_temperature: bool) -> str:
     """List the points at which a condition holds, and count those beyond the first few."""
     points = condition.stack(point=("width", "temperature", "seed"))
     names = [
-        f"N = {number(width)}, T = {temperature:g}, seed {seed}"
+        f"N = {number(width)}, {f'T = {temperature:g}, ' * has_temperature}seed {seed}"
         for width, temperature, seed in points["point"].values[points.values]
     ]
     remaining = len(names) - _NAMED

@@ -313,7 +313,9 @@ class StudyCharts:
                 )
                 kernels["total, GP limit"] = selection.reference("total_kernel_gp").isel(seed=seed)
                 name = f"total, N = {number(finite['width'].item())}"
-                kernels[f"{name}, T = {finite['temperature'].item():g}"] = finite
+                if "likelihood" not in self.dataset.attrs:  # classes have no temperature
+                    name += f", T = {finite['temperature'].item():g}"
+                kernels[name] = finite
             frames = []
             for name, kernel in kernels.items():
                 # kernels of paths differ by orders of magnitude; their diagonals stand out of each

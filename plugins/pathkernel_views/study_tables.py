@@ -38,6 +38,7 @@ from pathkernel_datasets.variables.swept_option import list_values
 from pathkernel_views.chart import NothingToPlot
 from pathkernel_views.minima import minima_sentences
 from pathkernel_views.table import Table, frame_of, labelled_frame
+from pathkernel_views.variance_choice import variance_choice_table
 
 UNCONVERGED = {
     name.replace("_", " "): STATUS_CODES[name] for name in ("max_evaluations", "stalled")
@@ -242,7 +243,7 @@ def study_summary(
         range_ = f"{' ' if one_column else chr(10)}[{lowest}, {highest}]"
         scores[measure.heading] = median + range_ * several
     cells = _option_cell(study) | {"network": "{network}"}
-    if "probability" not in dataset:  # whose classes have no temperature
+    if _has_temperature(study):
         cells |= {"T": "{temperature}"}
     across = None
     if len(measures) == 1:
@@ -260,6 +261,9 @@ def study_summary(
         across,
         study.option or "",
     )
+    by_evidence = variance_choice_table(study, frame)
+    if by_evidence is not None:
+        yield by_evidence
     yield from _sentences(study, temperature, frame)
 
 
@@ -273,12 +277,10 @@ def study_details(
     columns = [name for name in frame if name != "test_set" and not name.startswith(scores)]
     minima = frame.loc[frame["width"].notna(), columns].drop_duplicates()
     minima.attrs = frame.attrs
-    cells = _option_cell(study) | {
-        "network": "{network}",
-        "T": "{temperature}",
-        "action S/N": "{action_median:.4f}",
-        "evaluations": "{evaluations:.0f}",
-    }
+    cells = _option_cell(study) | {"network": "{network}"}
+    if _has_temperature(study):
+        cells |= {"T": "{temperature}"}
+    cells |= {"action S/N": "{action_median:.4f}", "evaluations": "{evaluations:.0f}"}
     caption = f"Action per width, and evaluations of the energy{_medians(study)}."
     cells |= _status_cell(minima)
     yield Table("minimisation", "Minimisation", minima, cells, caption, detail=True)
@@ -294,6 +296,11 @@ def study_details(
 def _status_cell(frame: pd.DataFrame) -> dict[str, str]:
     """Column of the status, if there is any but "ok"."""
     return {} if (frame["status"] == "ok").all() else {"status": "{status}"}
+
+
+def _has_temperature(study: Selections) -> bool:
+    """Whether the likelihood has a temperature, as that of classes has not."""
+    return "likelihood" not in study.dataset.attrs
 
 
 def _medians(study: Selections) -> str:
@@ -418,10 +425,10 @@ def _head_score_table(study: Selections, temperature: float | str | None) -> Tab
     )
     cells = _option_cell(study) | {"head": "{head}"}
     across, lines = ("network", "{score_median:.3f}"), study.option or ""
+    at = "; at the temperatures of the study's table" if _has_temperature(study) else ""
     caption = (
         "Weight of U on the paths through a head, or past the heads by a skip connection, where "
-        f"that of the strongest head is 1{_medians(study)}; at the temperatures of the study's "
-        "table."
+        f"that of the strongest head is 1{_medians(study)}{at}."
     )
     return Table("head_scores", "Scores of heads", frame, cells, caption, across, lines, True)
 
@@ -445,7 +452,9 @@ def finite_width_gain_table(
     seeds = next(iter(of_values.values())).attrs["seeds"]
     measure, several = measures_of(dataset)[0], len(seeds) > 1
     cells = _option_cell(study)
-    cells |= {"N": "{width}", "T": "{temperature}", "T of limit": "{temperature_gp}"}
+    cells |= {"N": "{width}"}
+    if _has_temperature(study):
+        cells |= {"T": "{temperature}", "T of limit": "{temperature_gp}"}
     form, unit = (".1p", ", in points") if measure.is_fraction else (".3f", "")
     gain = f"{{gain:+{form}}} ± {{example_error:{form}}}" + f" ({{seed_error:{form}}})" * several
     # without the values themselves, which are means here, and medians in the study's table
@@ -457,9 +466,12 @@ def finite_width_gain_table(
     caption = (
         f"{measure.heading[0].upper()}{measure.heading[1:]} less that of the limit{unit}"
         f"{', mean over the seeds' * several} ± standard error over the test examples, which both "
-        f"predict{'; in brackets that over the seeds' * several}. {_seeds(seeds)}. T: temperature "
-        f"of the width, and of the limit that it is compared with{chosen}."
+        f"predict{'; in brackets that over the seeds' * several}. {_seeds(seeds)}."
     )
+    if _has_temperature(study):
+        caption += (
+            f" T: temperature of the width, and of the limit that it is compared with{chosen}."
+        )
     title = "Gain over the Gaussian process limit"
     lines = study.option or ""
     return Table("gains", title, frame, cells, caption, across, lines, detail=True)

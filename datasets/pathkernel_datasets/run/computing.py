@@ -206,7 +206,7 @@ class Computation:
         """Values of the Gaussian process limits at some temperatures."""
         rows: dict[float, Mapping[str, Any]] = {}
         for temperature in missing:
-            report(Progress(0, 0, _doing(piece, temperature)))
+            report(Progress(0, 0, self._doing(piece, temperature)))
             rows[temperature] = reference_values(
                 data.data, data.problem, temperature, self._of_solution
             )
@@ -234,7 +234,7 @@ class Computation:
             return temperature < min(missing[pieces[index]])
 
         def reporter(index: int, temperature: float) -> Report:
-            point = Progress(n_solved, None, _doing(pieces[index], _on_grid(temperature)))
+            point = Progress(n_solved, None, self._doing(pieces[index], temperature))
             report(point)
 
             def report_step(step: Progress) -> None:
@@ -253,7 +253,8 @@ class Computation:
             n_solved += 1
             if solution is not None:
                 status, count = solution.status.name.lower(), solution.evaluations
-                _log.debug("%s: %s after %d evaluations", _doing(piece, temperature), status, count)
+                doing = self._doing(piece, temperature)
+                _log.debug("%s: %s after %d evaluations", doing, status, count)
             if temperature == min(missing[piece]):
                 self._write(piece, stored[piece], rows.pop(piece))
 
@@ -263,6 +264,10 @@ class Computation:
         temperatures = (math.nan,) if self.study.has_probabilities else self.study.temperatures
         minimise_grid(problem, networks, temperatures, on_point, is_over=is_over, reporter=reporter)
 
+    def _doing(self, piece: Piece, temperature: float) -> str:
+        """Present activity at a point, for progress and log; classes have no temperature."""
+        return f"{piece}" if self.study.has_probabilities else f"{piece}, T = {temperature:g}"
+
     @property
     def _of_solution(self) -> list[Analysis]:
         return [analysis for analysis in self.analyses if analysis.scope == "solution"]
@@ -271,11 +276,6 @@ class Computation:
 def _on_grid(temperature: float) -> float:
     """Temperature of the study for that of a solution, which classes do not have."""
     return CLASS_TEMPERATURE if math.isnan(temperature) else temperature
-
-
-def _doing(piece: Piece, temperature: float) -> str:
-    """Present activity at a point, for progress and log."""
-    return f"{piece}, T = {temperature:g}"
 
 
 @dataclass(frozen=True, eq=False)

@@ -80,8 +80,12 @@ class SolutionContext(DataContext):
     def _probable(self, xi: Array, labels: Array) -> Predictions:
         """Predictions of examples with probabilities of their classes."""
         predicted = self.solution.predict(xi)
-        mean, probabilities = to_host(predicted.mean), to_host(predicted.probabilities)
-        return Predictions(mean[None], to_host(labels), probabilities=probabilities)
+        return Predictions(
+            to_host(predicted.mean)[None],
+            to_host(labels),
+            probabilities=to_host(predicted.probabilities),
+            probability_error=to_host(predicted.probability_error),
+        )
 
     @property
     def situation(self) -> Situation:

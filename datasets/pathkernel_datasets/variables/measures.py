@@ -37,6 +37,8 @@ class Predictions:
         Variance T of the observation noise; only densities need it.
     probabilities : array, shape (P, classes), optional
         Probabilities of the classes, of one solution of a likelihood that has them.
+    probability_error : array, shape (P, classes), optional
+        Error of their average over the Gaussian of the outputs.
     """
 
     means: np.ndarray
@@ -44,6 +46,7 @@ class Predictions:
     variances: np.ndarray | None = None
     temperature: float = math.nan
     probabilities: np.ndarray | None = None
+    probability_error: np.ndarray | None = None
 
     @property
     def mean(self) -> np.ndarray:

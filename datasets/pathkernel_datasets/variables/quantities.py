@@ -223,6 +223,15 @@ _SOLUTIONS = (  # of minima and limits
         present=lambda data: data.has_probabilities,
     ),
     Quantity(
+        "probability_error",
+        ("test_set", "example", "class"),
+        "numerical error of the probability, of its average over the Gaussian of the outputs",
+        function=lambda context: padded_rows(
+            [of_set.probability_error for of_set in context.predictions]
+        ),
+        present=lambda data: data.has_probabilities,
+    ),
+    Quantity(
         "skip_score",
         ("skip",),
         "score of a layer's skip connection; the largest of a head is 1",

@@ -27,6 +27,7 @@ from pathkernel_sampling.results import NextOrder, Samples
 from pathkernel_tasks.custom import Custom
 from pathkernel_trained.results import Comparison, Pruning
 from pathkernel_views.calibration import IDEAL, LIMIT, reliability_frame
+from pathkernel_views.chart import Chart
 from pathkernel_views.study_views import study_charts, study_views
 from pathkernel_views.table import Table
 
@@ -80,7 +81,10 @@ def test_probabilities_and_measures_are_those_of_the_theory(dataset, likelihood,
     )
     for name, examples in drawn.test_sets.items():
         xi = pk.attentioned_inputs(examples.inputs, drawn.layers, "mean")
-        p = solution.predict(xi).probabilities
+        prediction = solution.predict(xi)
+        p, error = prediction.probabilities, prediction.probability_error
+        stored_errors = point[f"probability_error{suffix}"].sel(test_set=name).values
+        np.testing.assert_allclose(stored_errors[: len(p)], error, atol=1e-6)
         stored = point[f"probability{suffix}"].sel(test_set=name).values
         np.testing.assert_allclose(stored[: len(p)], p, atol=1e-6)
         assert np.isnan(stored[len(p) :]).all()
@@ -149,6 +153,30 @@ def test_prior_variance_is_swept_with_the_evidence_at_each(tmp_path):
     single = run_study(one, tmp_path / "single").load()
     stored = swept["probability"].sel(variance=3.0).values
     np.testing.assert_array_equal(stored, single["probability"].values)
+
+
+def test_variance_of_largest_evidence_is_chosen_for_each_network(tmp_path):
+    values = (0.1, 1.0, 10.0, 100.0)
+    study = study_of("softmax", widths=(30,), seeds=(0, 1), sweep={"variance": values})
+    dataset = run_study(study, tmp_path / "swept").load()
+    tables = [view for view in study_views(dataset) if isinstance(view, Table)]
+    (table,) = [view for view in tables if view.name == "variance_choice"]
+    for name, evidence in (
+        ("N = 30", dataset["log_evidence"].sel(width=30)),
+        ("GP limit", dataset["log_evidence_gp"]),
+    ):
+        totals = evidence.sum("seed").squeeze()
+        chosen = float(totals.idxmax("variance"))
+        rows = table.frame[table.frame["network"] == name]
+        assert set(rows["variance"]) == {chosen}
+        assert rows["log_evidence"].tolist() == pytest.approx([float(totals.max())] * len(rows))
+        at_end = chosen in (values[0], values[-1])
+        assert (name in table.caption.partition("curve.")[2]) == at_end
+        scores = rows.set_index("test_set")["log_loss_median"]
+        suffix, at = ("_gp", {}) if name == "GP limit" else ("", {"width": int(name[4:])})
+        for test_set, score in scores.items():
+            stored = dataset[f"log_loss{suffix}"].sel(variance=chosen, test_set=test_set, **at)
+            assert score == pytest.approx(float(stored.median()))
 
 
 def test_squared_loss_has_no_trace_of_likelihoods(tmp_path):
@@ -229,6 +257,25 @@ def test_views_show_log_loss_and_calibration(dataset, likelihood):
     for name in ("log_loss", "reliability"):
         assert charts[name].altair().to_dict()
     assert finite_width_gain(dataset)["gain"].notnull().all()
+
+
+def test_nothing_that_is_shown_names_a_temperature(dataset, likelihood, tmp_path):
+    told = []
+    run_study(study_of(likelihood, widths=(5,)), tmp_path / "told", report=told.append)
+    shown = [progress.doing for progress in told]
+    for view in study_views(dataset.assign(minima=0 * dataset["minima"] + 2)):
+        if isinstance(view, Table):
+            shown += [view.title, view.caption]
+            assert not {"T", "T of limit"} & view.cells.keys()
+            assert "temperature" not in view.caption
+        elif isinstance(view, Chart):
+            shown += [view.title, view.description]
+            if view.name in ("kernels", "accuracy"):  # whose panels and switches name points
+                shown.append(json.dumps(view.altair().to_dict()))
+        else:
+            shown.append(str(view))
+    assert any("Several minima of the action at N = 5, seed 0" in text for text in shown)
+    assert not [text for text in shown if re.search(r"\bT = ", text)]
 
 
 def test_reliability_frame_counts_every_test_example_once(dataset):
