@@ -12,7 +12,7 @@ import argparse
 import functools
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from unittest import mock
 
@@ -22,9 +22,10 @@ import xarray as xr
 from benchmarks.measuring import content, one_thread, timed
 from pathkernel_core.system.progress import Report
 from pathkernel_datasets.folder.piece_files import write_arrays
+from pathkernel_datasets.folder.pieces import Piece
 from pathkernel_datasets.folder.published import Values
 from pathkernel_datasets.folder.reading import open_study
-from pathkernel_datasets.folder.study_folder import STUDY, Piece
+from pathkernel_datasets.folder.study_folder import STUDY
 from pathkernel_datasets.run.computing import Computation, SeedData
 from pathkernel_datasets.run.run_study import compute_study
 from pathkernel_datasets.study.study import Study
@@ -45,13 +46,15 @@ def repeating() -> Callable[..., None]:
     computed: dict[bool, Values] = {}
     compute = Computation.compute
 
-    def repeat(study: Computation, piece: Piece, data: SeedData, report: Report) -> None:
-        folder, kind = study.folder, piece.width is None
-        if kind not in computed:
-            compute(study, piece, data, report)
-            computed[kind] = folder.read(piece)
-        elif folder.lacking_temperatures(piece):
-            write_arrays(folder.file(piece), computed[kind], folder.core)
+    def repeat(study: Computation, pieces: Sequence[Piece], data: SeedData, report: Report) -> None:
+        folder = study.folder
+        for piece in pieces:
+            kind = piece.width is None
+            if kind not in computed:
+                compute(study, [piece], data, report)
+                computed[kind] = folder.read(piece)
+            elif folder.lacking_temperatures(folder.read(piece)):
+                write_arrays(folder.file(piece), computed[kind], folder.core)
 
     return repeat
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 import ast
 import importlib.metadata
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
+import pathkernel_core
 from pathkernel import names
 from pathkernel_core.contracts.hooks import GROUP, Plugins, load_plugins
 
@@ -90,6 +92,10 @@ def generated() -> dict[Path, str]:
     for namespace in names.PUBLIC:
         module = namespace.partition(".")[2] or "__init__"
         files[STUBS / f"{module}.pyi"] = _stub(namespace, sections)
+    of_core = sorted((module, name) for name, module in pathkernel_core.MODULES.items())
+    lines = [line for module, name in of_core for line in _import(module, name)]
+    lines += ["", "MODULES: dict[str, str]", "__all__: list[str]"]
+    files[ROOT / "pathkernel_core" / "__init__.pyi"] = _with_heading("pathkernel_core", lines)
     return files
 
 
@@ -111,6 +117,10 @@ def _stub(namespace: str, sections: Sections) -> str:
         lines[2:2] = [f"from pathkernel import {name} as {name}" for name in inner]
         lines += ["", "__version__: str", ""]
         lines += ["def __getattr__(name: str) -> Any: ...  # classes of other plugins"]
+    return _with_heading(namespace, lines)
+
+
+def _with_heading(namespace: str, lines: Sequence[str]) -> str:
     heading = f'"""Names of ``{namespace}`` for editors, by docs/generate_names.py."""'
     return "\n".join([heading, "", *lines, ""])
 

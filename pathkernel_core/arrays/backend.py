@@ -28,9 +28,14 @@ from pathkernel_core.system.errors import PrecisionError
 Array = Any
 """An array of any library that follows the Python array API standard."""
 
-_NUMPY = array_api_compat.array_namespace(np.empty(0))
 _SMALL = 2**17  # elements of a JAX array that is checked on the host, 1 MiB in float64
 _HALVED = 1024  # columns from which a symmetric product is computed by blocks
+
+
+@functools.cache
+def _numpy_namespace() -> Any:
+    # not with this module: it imports numpy.f2py and numpy.testing, a quarter of `--help`
+    return array_api_compat.array_namespace(np.empty(0))
 
 
 def array_namespace(**arrays: Array) -> Any:
@@ -44,7 +49,7 @@ def array_namespace(**arrays: Array) -> Any:
         If the arrays are JAX's and its 64-bit mode is off.
     """
     if all(type(array) is np.ndarray for array in arrays.values()):
-        return _NUMPY  # fast path of small problems
+        return _numpy_namespace()  # fast path of small problems
     namespaces = {name: _namespace(name, array) for name, array in arrays.items()}
     first, xp = next(iter(namespaces.items()))
     for name, namespace in namespaces.items():

@@ -5,12 +5,13 @@ from __future__ import annotations
 import abc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pathkernel_core.action.solution import Solution
-from pathkernel_core.arrays.backend import Array
-from pathkernel_core.contracts.task import Realisation
-from pathkernel_core.paths.network import Network
+if TYPE_CHECKING:  # of the minimiser, which help of commands does not need
+    from pathkernel_core.action.solution import Solution
+    from pathkernel_core.arrays.backend import Array
+    from pathkernel_core.contracts.task import Realisation
+    from pathkernel_core.paths.network import Network
 
 
 @dataclass(frozen=True)

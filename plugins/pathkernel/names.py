@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # of typing, whose import takes longer than this module's
     from collections.abc import Iterable
 
-# "*" stands for the names of pathkernel_core.__all__ that the module defines: the core is usable
+# "*" stands for the names of pathkernel_core.MODULES that the module defines: the core is usable
 # alone, so that it declares them itself
 PUBLIC: dict[str, dict[str, dict[str, tuple[str, ...]]]] = {
     "pathkernel": {
@@ -173,22 +173,20 @@ def module_of(namespace: str, name: str) -> str:
                 return module
             if "*" in names:
                 of_core.append(module)
-    core = importlib.import_module("pathkernel_core")
-    module = getattr(core, name).__module__ if name in core.__all__ else ""
+    module = importlib.import_module("pathkernel_core").MODULES.get(name, "")
     return module if module in of_core else ""
 
 
 def names_of(namespace: str, title: str) -> dict[str, str]:
     """Module of every name in a section of the reference, in its order."""
-    core = importlib.import_module("pathkernel_core")
+    of_core = importlib.import_module("pathkernel_core").MODULES
     modules = {}
     for module, names in PUBLIC[namespace][title].items():
         for name in names:
             if name != "*":
                 modules[name] = module
                 continue
-            own = (name for name in core.__all__ if getattr(core, name).__module__ == module)
-            modules |= dict.fromkeys(own, module)
+            modules |= {name: place for name, place in of_core.items() if place == module}
     return modules
 
 

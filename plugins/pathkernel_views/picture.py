@@ -181,25 +181,28 @@ class Picture:
         chart.layer = list(layers)
         if len(self.panels) > 1:
             facet = alt.Facet(field=self.panel, type="nominal", title=None, sort=self.panels)
-            chart = chart.facet(facet, columns=self.columns, data=self.data, spacing=10)
-            chart = chart.resolve_scale(**resolve)
+            settings = {"columns": self.columns, "spacing": 10}
+            # the layers after it, which its methods would copy, too
+            panels = alt.FacetChart(self.data, alt.LayerChart(), facet, **settings)
+            panels.spec, panels.resolve = chart, alt.Resolve(scale=resolve)
+            chart = panels
         else:
             chart.data = self.data
-        settings, parts, parameters = [], [], []
+        shown, parts, parameters = [], [], []
         for name, prefix in self.switches.items():
             values = distinct(self.frame, name)
             parts.append({"prefix": prefix, "value": values[0]})
             if len(values) == 1:
-                settings.append(json.dumps(prefix + values[0]))
+                shown.append(json.dumps(prefix + values[0]))
                 continue
             chosen = parts[-1]["parameter"] = f"chosen_{name}"
             select = alt.binding_select(options=values, name=f"{self.title(name)} ")
             parameters.append(alt.VariableParameter(name=chosen, value=values[0], bind=select))
             chart = chart.transform_filter(f"{field(name)} == {chosen}")
-            settings.append(f"{json.dumps(prefix)} + {chosen}")
-        if settings:
+            shown.append(f"{json.dumps(prefix)} + {chosen}")
+        if shown:
             chart.params = parameters or alt.Undefined
-            chart.title = alt.TitleParams(text=alt.ExprRef(" + ', ' + ".join(settings)))
+            chart.title = alt.TitleParams(text=alt.ExprRef(" + ', ' + ".join(shown)))
         chart.usermeta = {"settings": parts, "keys": self.keys}
         return chart
 

@@ -45,6 +45,16 @@ def test_importing_it_loads_nothing_else():
     assert "xarray" not in python(f"import sys, pathkernel; pathkernel.Network; {loaded}")
 
 
+def test_the_core_imports_a_name_at_its_first_use():
+    loaded = "print([name for name in ('numpy', 'scipy') if name in sys.modules])"
+    assert python(f"import sys, pathkernel_core; dir(pathkernel_core); {loaded}") == "[]"
+    for name, module in pathkernel_core.MODULES.items():
+        assert getattr(pathkernel_core, name) is getattr(sys.modules[module], name)
+        assert getattr(pathkernel_core, name).__module__ == module
+    with pytest.raises(AttributeError, match="'pathkernel_core' has no attribute 'Netwrok'"):
+        _ = pathkernel_core.Netwrok
+
+
 def test_it_has_the_names_of_the_core_of_studies_and_of_plugins():
     assert pathkernel.Network is pathkernel_core.Network
     assert pathkernel.Study is Study

@@ -78,14 +78,13 @@ def _arrays(file: Path) -> dict[str, Any]:
     with stream:
         content = io.BytesIO(stream.read())
     try:
-        # checksums before NumPy parses anything: a damaged header may ask for any memory
         with zipfile.ZipFile(content) as archive:
             _check_members(archive, len(content.getbuffer()))
-            if archive.testzip() is not None:
-                return {}
-        content.seek(0)
-        with np.load(content, allow_pickle=False) as members:
-            arrays = dict(members)
+            # read once: of a small file most of the time goes into the headers of its members
+            arrays = {
+                member.filename.removesuffix(".npy"): _array_of(archive, member)
+                for member in archive.infolist()
+            }
         # the directory at the end of a zip file has no checksum: it may have lost members
         name, names = str(arrays.pop(_NAME)), arrays.pop(_MEMBERS).tolist()
     except Exception as error:  # whatever the reader of a damaged file raises
@@ -96,18 +95,26 @@ def _arrays(file: Path) -> dict[str, Any]:
 
 
 def _check_members(archive: zipfile.ZipFile, size: int) -> None:
-    """Raise a ValueError if arrays of an archive are not as many bytes as their headers claim."""
+    """Raise a ValueError if members of an archive are packed, or claim to be larger than it is."""
     members = archive.infolist()
     if sum(member.file_size for member in members) > size:
         raise ValueError("its arrays are larger than it is")
     for member in members:
-        with archive.open(member) as stream:
-            version = np.lib.format.read_magic(stream)
-            read = {(1, 0): "read_array_header_1_0", (2, 0): "read_array_header_2_0"}[version]
-            shape, _, dtype = getattr(np.lib.format, read)(stream)
-            # packed ones could unpack to any size, and of nothing there could be any number
-            is_plain = member.compress_type == zipfile.ZIP_STORED and dtype.itemsize > 0
-            if not is_plain or math.prod(shape) * dtype.itemsize != (
-                member.file_size - stream.tell()
-            ):
-                raise ValueError(f"{member.filename} is not as large as it claims")
+        # packed ones could unpack to any size
+        if member.compress_type != zipfile.ZIP_STORED:
+            raise ValueError(f"{member.filename} is packed")
+
+
+def _array_of(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
+    """Array of a member; a ValueError if it has not as many bytes as its header claims."""
+    # the checksum is compared before NumPy parses anything: a damaged header may ask for any memory
+    content = archive.read(member)
+    stream = io.BytesIO(content)
+    version = np.lib.format.read_magic(stream)
+    read = {(1, 0): "read_array_header_1_0", (2, 0): "read_array_header_2_0"}[version]
+    shape, is_fortran, dtype = getattr(np.lib.format, read)(stream)
+    # of nothing there could be any number
+    if dtype.itemsize == 0 or math.prod(shape) * dtype.itemsize != len(content) - stream.tell():
+        raise ValueError(f"{member.filename} is not as large as it claims")
+    values = np.frombuffer(content, dtype, offset=stream.tell())  # refuses objects
+    return values.reshape(shape, order="F" if is_fortran else "C").copy(order="K")

@@ -51,6 +51,7 @@ def values_fault(template: xr.Dataset, declared: Container[str], values: Values)
     temperatures = values.get("temperature", np.zeros(0))
     if temperatures.ndim != 1 or temperatures.dtype.kind not in "iuf":
         return "holds no temperatures"
+    sizes = {**template.sizes, "temperature": temperatures.size}
     for name, array in values.items():
         if name == "temperature":
             continue
@@ -58,7 +59,6 @@ def values_fault(template: xr.Dataset, declared: Container[str], values: Values)
             return f"holds {name}, which the study has not"
         target = template.variables[name]
         dims = [dim for dim in target.dims if dim not in ("seed", "width")]
-        sizes = {**template.sizes, "temperature": temperatures.size}
         shape = tuple(sizes[dim] for dim in dims)
         kinds = "biuf" if target.dtype.kind == "f" else "biu"
         if not _fits(array.shape, shape, dims):
@@ -86,12 +86,12 @@ def put_values(dataset: xr.Dataset, piece: Piece, seed: int, values: Values) -> 
     """
     # by NumPy's indices, not by xarray's labels: this runs for each of thousands of pieces
     rows = values.get("temperature", np.zeros(0)).tolist()
-    temperatures = dataset["temperature"].values.tolist()
+    temperatures = dataset.variables["temperature"].values.tolist()
     known = [row for row, value in enumerate(rows) if value in temperatures]
     position: dict[str, Any] = {"seed": seed}
     position["temperature"] = [temperatures.index(rows[row]) for row in known]
     if piece.width is not None:
-        position["width"] = dataset["width"].values.tolist().index(piece.width)
+        position["width"] = dataset.variables["width"].values.tolist().index(piece.width)
     for name, array in values.items():
         if name not in dataset.data_vars:
             continue

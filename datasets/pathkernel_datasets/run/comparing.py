@@ -140,10 +140,12 @@ class FirstSeeds:
             self._drawn.append((task, seed, realisation))
         return realisation
 
-    def drawn(self, task: Task, seed: int) -> Realisation | None:
-        """The realisation of a seed, if it is drawn."""
-        for other, other_seed, realisation in self._drawn:
+    def drawn(self, task: Task, seed: int, *, is_last: bool = False) -> Realisation | None:
+        """The realisation of a seed, if it is drawn; released if ``is_last``, its last use."""
+        for index, (other, other_seed, realisation) in enumerate(self._drawn):
             if (other, other_seed) == (task, seed):
+                if is_last:
+                    del self._drawn[index]
                 return realisation
         return None
 

@@ -17,11 +17,11 @@ import logging
 import math
 import pickle
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -317,9 +317,16 @@ Job = tuple[Computation, Piece]
 """A piece of one of the studies that are computed together."""
 
 
+class DrawnRealisations(Protocol):
+    """Realisations of seeds that are drawn already."""
+
+    def __call__(self, task: Task, seed: int, *, is_last: bool) -> Realisation | None:
+        """The realisation of a seed, if it is drawn; released if it is not needed again."""
+
+
 def compute_here(
     missing: Mapping[Job, Sequence[float]],
-    drawn: Callable[[Task, int], Realisation | None],
+    drawn: DrawnRealisations,
     report: Report,
 ) -> None:
     """Compute pieces in this process, one after another, at the temperatures that they lack.
@@ -333,12 +340,18 @@ def compute_here(
         report(dataclasses.replace(progress, done=points + progress.done, doing=doing))
 
     # seed by seed, so that one set of data and one problem are in memory
-    for (computation, seed), jobs in itertools.groupby(missing, key=_data_of):
+    seeds = {key: list(jobs) for key, jobs in itertools.groupby(missing, key=_data_of)}
+    left = [(computation.study.task, seed) for computation, seed in seeds]
+    for (computation, seed), jobs in seeds.items():
         label = computation.label
         tell(Progress(0, None, f"seed {seed}: data and attention"))
-        data, pieces = computation.data(seed, tell, drawn(computation.study.task, seed)), list(jobs)
-        computation.compute([piece for _, piece in pieces], data, tell)
-        points += sum(len(missing[job]) for job in pieces if job[1].width is not None)
+        task, _ = left.pop(0)
+        # values of an option that is not of the task have the same data
+        realisation = drawn(task, seed, is_last=(task, seed) not in left)
+        data = computation.data(seed, tell, realisation)
+        computation.compute([piece for _, piece in jobs], data, tell)
+        points += sum(len(missing[job]) for job in jobs if job[1].width is not None)
+        del data, realisation  # before those of the next seed are drawn
 
 
 def _data_of(job: Job) -> tuple[Computation, int]:

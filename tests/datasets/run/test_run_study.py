@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+import weakref
 
 import numpy as np
 import pytest
@@ -51,6 +52,24 @@ def recompute(seed, temperature, width, task=None):
     problem = pk.Problem(xi, realisation.train.labels)
     network = pk.Network((2, 3), width, 1.3, outputs=task.outputs)
     return problem, network, tests, pk.minimise_action(problem, network, temperature)
+
+
+def test_a_run_holds_the_data_of_one_seed(tmp_path, monkeypatch):
+    """Those of the first seed too, which are drawn to compare the study with its folder."""
+    realise, drawn, in_memory = Small.realise, [], []
+
+    def realise_and_count(task, seed):
+        in_memory.append(sum(reference() is not None for reference in drawn))
+        realisation = realise(task, seed)
+        drawn.append(weakref.ref(realisation.train.inputs))
+        return realisation
+
+    monkeypatch.setattr(Small, "realise", realise_and_count)
+    sweep = {"variance": (1.0, 2.0)}
+    study = Study(Small(), widths=(5,), temperatures=(1.0,), seeds=(3, 4, 5), sweep=sweep)
+    compute_study(study, tmp_path / "variances", analyses=[])
+    # the values of an option that is not of the task share their first seed until its last use
+    assert in_memory == [0, 1, 1, 0, 0]
 
 
 def test_the_dataset_holds_what_the_core_computes(whole):
