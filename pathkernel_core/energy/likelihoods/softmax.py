@@ -102,9 +102,15 @@ def _rows_of_classes(labels: Array, array: Array, xp: Any) -> Array:
     """Integer classes (P,) as rows of 0 and a 1."""
     shape = tuple(labels.shape)
     if not is_integral(labels.dtype, xp) or labels.dtype == xp.bool:
+        is_text = getattr(labels.dtype, "kind", None) in ("U", "S", "T", "O")
+        remedy = (
+            "number their names, numpy.unique(labels, return_inverse=True)[1]"
+            if is_text
+            else "convert them to int64"
+        )
         raise ValueError(
             f"labels of the softmax likelihood must be classes 0, 1, 2, … as integers, but labels "
-            f"of shape {shape} have dtype {labels.dtype}; convert them to int64"
+            f"of shape {shape} have dtype {labels.dtype}; {remedy}"
         )
     lowest, highest = int(xp.min(labels)), int(xp.max(labels))
     if lowest < 0 or highest >= _MOST_CLASSES:

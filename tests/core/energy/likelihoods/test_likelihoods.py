@@ -128,6 +128,7 @@ WRONG = {
     "years": ("softmax", np.array([2021, 2022, 20230, 2024]), "between 2021 and 20230"),
     "one class": ("softmax", np.zeros(4, dtype=int), "all of class 0"),
     "few": ("softmax", np.array([0, 1, 2]), r"shape \(4,\), a class for each example of xi"),
+    "names": ("softmax", np.array(["a", "b", "c", "a"]), "number their names, numpy.unique"),
     "scores": ("softmax", np.full((4, 2), 0.5), "rows of 0 and a single 1"),
     "one column": ("softmax", np.ones((4, 1)), "at least two classes"),
     "zeros and ones": ("logistic", np.array([0, 1, 1, 0]), "−1 or 1.*2 \\* labels - 1"),
