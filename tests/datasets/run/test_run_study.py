@@ -196,8 +196,8 @@ def test_failed_factorisation_is_recorded_and_the_rest_goes_on(tmp_path, monkeyp
 def test_unconverged_points_are_marked(tmp_path, monkeypatch):
     descender = continuation.descender
 
-    def impatient(problem, network, temperature, tolerance, max_evaluations, report):
-        return descender(problem, network, temperature, tolerance, 2, report)
+    def impatient(problem, network, temperature, tolerance, max_evaluations, *rest):
+        return descender(problem, network, temperature, tolerance, 2, *rest)
 
     monkeypatch.setattr(continuation, "descender", impatient)
     path = tmp_path / "small"
