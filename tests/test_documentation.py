@@ -393,13 +393,15 @@ def test_page_chooses_heads_that_share_keys(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.torch
 def test_page_of_the_captured_model(smaller_model, capsys):
-    scored, switched_off, tangent, study = code_blocks("docs/capture.md", "python")
+    scored, switched_off, tangent, study, classes = code_blocks("docs/capture.md", "python")
     exec(scored, smaller_model)
     assert capsys.readouterr().out == code_blocks("docs/capture.md", "text")[0]
     for example in (switched_off, tangent, study):
         exec(example, smaller_model)
     assert len(smaller_model["lowest"]) == 12
     assert smaller_model["task"].realise(0).train.inputs.shape == (225, 73, 384)
+    # it takes minutes; tests/live/capture/test_captured_classes.py runs the same on small models
+    compile(classes, "docs/capture.md", "exec")
 
 
 @pytest.mark.parametrize(("page", "words"), [("smaller-models.md", 2000), ("deployment.md", 1200)])

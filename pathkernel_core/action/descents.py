@@ -210,13 +210,19 @@ class Descender:
         """Begin a descent in float32, unless the start is near a minimum; the handover."""
         if given.curvature:  # of a neighbour
             point = yield from self.action.evaluate(given.start)
+            given = given._replace(point=point)
             if point.detail is None or self._over_tolerance(point, tolerance) < FAR:
-                return given._replace(point=point)
-        try:
-            return (yield from self._descend_in_single(given, minima, tolerance))
-        except (_NotInSingleError, NotPositiveDefiniteError, np.linalg.LinAlgError, ValueError):
-            self.action.fallbacks += 1
-            return given
+                return given
+        with contextlib.suppress(
+            _NotInSingleError, NotPositiveDefiniteError, np.linalg.LinAlgError, ValueError
+        ):
+            handover = yield from self._descend_in_single(given, minima, tolerance)
+            # the step to it was not searched: it may lead to where no kernel can be factorised
+            point = yield from self.action.evaluate(handover.start)
+            if point.detail is not None:
+                return handover._replace(point=point)
+        self.action.fallbacks += 1
+        return given
 
     def _descend_in_single(
         self, given: _Handover, minima: Sequence[Descent], tolerance: float

@@ -69,7 +69,7 @@ class EpisodeSet:
 
 
 def episode_set(name: str, episodes: int, label_vectors: np.ndarray, seed: int = 0) -> EpisodeSet:
-    """Draw the episodes of a set, as many of each label.
+    """Draw the episodes of a set, as many of each label, to within one.
 
     Parameters
     ----------

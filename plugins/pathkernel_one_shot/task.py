@@ -65,11 +65,15 @@ class OneShotImages(Task):
         maximum=10,
     )
     examples: int = option(
-        600, "Number of training episodes, as many of each label.", minimum=2, even=True
+        600,
+        "Number of training episodes, as many of each label, to within one.",
+        minimum=2,
+        even=True,
     )
     test_examples: int = option(
         1000,
-        "Number of episodes of each test set and of the validation set, as many of each label.",
+        "Number of episodes of each test set and of the validation set, as many of each label, "
+        "to within one.",
         minimum=2,
         even=True,
     )

@@ -13,7 +13,7 @@ from pathkernel_one_shot.tokens import QUERY, LabelledImages, with_queries
 
 @dataclass(frozen=True)
 class WayEpisodes(LabelledImages):
-    """Episodes of C classes, which are numbered anew in every episode.
+    """Episodes of C classes, whose numbers differ from episode to episode.
 
     Attributes
     ----------

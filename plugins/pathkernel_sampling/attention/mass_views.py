@@ -36,6 +36,7 @@ _LABELS = {
     "low": "mass less its error",
     "high": "mass plus its error",
 }
+_LOGARITHMIC = ("width", "temperature", "examples")
 _MASSES = ("kind", "chains", "weights")
 _POINT = ("width", "temperature", "seed", "form", "sampler", "method")
 
@@ -76,16 +77,17 @@ def mass_views(study: StoredStudy, result: str) -> Iterator[Table | Chart | str]
         "its evidence; a single chain (nuts) may stay where it started, and then has 0 or 1.",
     )
     panels = [name for name in settings if name != along]
+    if not _is_parameter(frame, along):
+        return
     for rows in _parts(masses, panels):
         yield from (f"{line}." for line in crossings(rows, along, panels))
-    if pd.api.types.is_numeric_dtype(frame[along]):
-        yield Chart(
-            _NAME,
-            f"Masses of modes along the {_word(along)}",
-            "Posterior probability of the modes of learned attention, by what their heads attend "
-            "to, with Monte-Carlo errors.",
-            partial(_draw, labelled, along, panels),
-        )
+    yield Chart(
+        _NAME,
+        f"Masses of modes along the {_word(along)}",
+        "Posterior probability of the modes of learned attention, by what their heads attend to, "
+        "with Monte-Carlo errors.",
+        partial(_draw, labelled, along, panels),
+    )
 
 
 def _masses(study: StoredStudy, result: str) -> pd.DataFrame:
@@ -154,6 +156,13 @@ def _axis(masses: pd.DataFrame, settings: list[str]) -> str:
     return [*swept, *numbers, *settings][0]
 
 
+def _is_parameter(frame: pd.DataFrame, along: str) -> bool:
+    """Whether a column is a number along which masses change: no seed, no name, no switch."""
+    dtype = frame[along].dtype
+    is_number = pd.api.types.is_numeric_dtype(dtype) and not pd.api.types.is_bool_dtype(dtype)
+    return is_number and along != "seed"
+
+
 def _word(name: str) -> str:
     return {"width": "width N", "temperature": "temperature T"}.get(name, name.replace("_", " "))
 
@@ -202,15 +211,14 @@ def crossings(masses: pd.DataFrame, along: str, panels: list[str]) -> Iterator[s
     panels : list of str
         Columns of settings that the sentences name.
     """
-    if not pd.api.types.is_numeric_dtype(masses[along]):
-        return
-    is_log = along in ("width", "temperature", "examples")
+    is_log = along in _LOGARITHMIC
     first = masses.iloc[0]
     setting = "".join(f", {_word(name)} {_text(first[name])}" for name in panels)
     for one, other in itertools.combinations(masses["kind"].unique(), 2):
         points = _log_ratios(masses, along, one, other)
         for (x, ratio, error), (beyond, following, its_error) in itertools.pairwise(points):
-            if not ratio * following < 0:
+            # at a value where both are equal the crossing is the end of one pair of neighbours
+            if np.sign(ratio) == np.sign(following) or ratio == 0:
                 continue
             between = f"between {number(float(x))} and {number(float(beyond))}"
             what = f"Modes of {one} and of {other} are equally likely where the {_word(along)} is"
@@ -266,7 +274,7 @@ def _draw(frame: pd.DataFrame, along: str, panels: list[str]) -> alt.TopLevelMix
         ]
         frame = frame.assign(setting=texts)
         frame.attrs = attributes
-    is_log = along in ("width", "temperature", "examples")
+    is_log = along in _LOGARITHMIC
     return lines(
         frame,
         along,

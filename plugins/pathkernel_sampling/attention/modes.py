@@ -133,7 +133,7 @@ def find_modes(
     near = _FAR * float(np.quantile(neighbours.min(1), 0.99)) if len(flat) > 1 else 0.0
     is_in = labels[..., None] == np.arange(len(by_mass))  # (chain, draw, mode)
     by_chain = is_in.mean(1)
-    masses = weights @ by_chain
+    masses = np.minimum(weights @ by_chain, 1.0)  # which rounding may exceed
     parts = [ordered[of_mode] for of_mode in is_in.reshape(-1, len(by_mass)).T]
     return AttentionModes(
         labels=labels,

@@ -288,7 +288,7 @@ def test_a_study_whose_values_are_no_plain_words_is_refused(path, study):
 def test_another_version_of_the_files_is_refused(path):
     _describe_otherwise(path, schema_version=5)
     for use in (open_study, check, run):
-        with pytest.raises(StudyError, match="schema version 5, this pathkernel reads version 6"):
+        with pytest.raises(StudyError, match="schema version 5, this pathkernel reads version 7"):
             use(path)
 
 
