@@ -293,7 +293,7 @@ def test_masses_of_several_points_have_a_table_a_chart_and_crossings(sampled, tm
     assert chart.altair() is not None
 
 
-def _put_run(path, width, masses, log_ratio=0.0):
+def _put_run(path, width, masses, log_ratio=0.0, seed=0):
     """Store modes with these masses in two chains, beside what else a run at N = 10 has.
 
     ``log_ratio`` is that of the second chain's evidence to the first one's.
@@ -304,15 +304,23 @@ def _put_run(path, width, masses, log_ratio=0.0):
         {"name": ("mode", np.array(names, "T")), "mass_of_chain": (("chain", "mode"), chains)},
         {"head": tree["modes"]["head"], "mode": range(1, len(names) + 1)},
     )
-    settings = json.loads(tree.attrs["settings"]) | {"width": width}
+    settings = json.loads(tree.attrs["settings"]) | {"width": width, "seed": seed}
     groups = {name: group.to_dataset() for name, group in tree.subtree_with_keys} | {"modes": modes}
     evidences = groups["tempering"]["log_evidence"]
     groups["tempering"]["log_evidence"] = 0 * evidences + log_ratio * evidences["chain"]
     groups["."] = groups["."].assign_attrs(settings=json.dumps(settings))
-    part = f"{RUN.rpartition('-')[0]}-{width}"
+    part = f"{RUN.rpartition('/')[0]}/seed-{seed}_T-0.1_N-{width}"
     StoredStudy(path).write(part, xr.DataTree.from_dict(groups))
     with lock_folder(path):
         publish_parts(path, "attention")
+
+
+def test_seeds_have_a_table_and_no_axis(sampled, tmp_path):
+    path = tmp_path / "study"
+    shutil.copytree(sampled, path)
+    _put_run(path, 10, {"content + content": [0.9, 0.7], "spread + spread": [0.1, 0.3]}, seed=1)
+    (table,) = LearnedAttention().joint_views(StoredStudy(path))
+    assert set(table.frame["seed"]) == {0, 1}
 
 
 def test_a_crossing_is_where_logs_of_ratios_vanish():
@@ -336,6 +344,10 @@ def test_a_crossing_is_where_logs_of_ratios_vanish():
     assert "the agreement is 0.272 ± " in line
     assert "between 0.2 and 0.3" in line
     assert list(crossings(rows((0.2, [0.1, 0.1]), (0.3, [0.2, 0.3])), "agreement", [])) == []
+    # a value at which both are equal is told once
+    equal = rows((0.2, [0.3, 0.3]), (0.3, [1.0, 0.0]), (0.4, [0.7, 0.7]))
+    (line,) = crossings(equal, "agreement", [])
+    assert "the agreement is 0.3 ± " in line
     (line,) = crossings(rows((0.2, [0.4]), (0.3, [0.6])), "agreement", [])
     assert "is 0.25, interpolated" in line  # without an error: a single chain
     # along the logarithm of a width: halfway between 10 and 1000
