@@ -86,15 +86,16 @@ def usage_of(arguments: str, checkout: Path, folder: Path) -> Usage:
     return Usage(usage.ru_utime + usage.ru_stime, usage.ru_maxrss / unit)
 
 
-def measure(arguments: str, checkouts: list[Path], studies: Path, rounds: int) -> list[Usage]:
-    """Median seconds and memory of a command in each checkout."""
+def measure(arguments: str, studies: dict[Path, Path], rounds: int) -> list[Usage]:
+    """Median seconds and memory of a command in each checkout, on studies that it computed."""
+    checkouts = list(studies)
     usages: dict[Path, list[Usage]] = {checkout: [] for checkout in checkouts}
     for number in range(rounds + 1):
         for checkout in checkouts if number % 2 == 0 else reversed(checkouts):
             with tempfile.TemporaryDirectory() as folder:
                 for name in STUDIES:
                     if name in arguments.split():
-                        shutil.copytree(studies / name, Path(folder, name))
+                        shutil.copytree(studies[checkout] / name, Path(folder, name))
                 usages[checkout].append(usage_of(arguments, checkout, Path(folder)))
     return [Usage(*map(statistics.median, zip(*values[1:]))) for values in usages.values()]
 
@@ -126,11 +127,17 @@ def main() -> None:
     ratios = ("seconds, ratio", "memory, ratio") if options.against else ()
     table = Table("command", *map(str, checkouts), *ratios)
     with tempfile.TemporaryDirectory() as folder:
-        left_out = compute_studies(options.only, checkouts[0], Path(folder))
+        # each its own: the form of files may differ
+        studies = {checkout: Path(folder, str(n)) for n, checkout in enumerate(checkouts)}
+        left_out = set[str]()
+        for checkout, path in studies.items():
+            path.mkdir()
+            names = [name for name in options.only if name not in left_out]
+            left_out |= compute_studies(names, checkout, path)
         for name in options.only:
             if name in left_out:
                 continue
-            medians = measure(COMMANDS[name], checkouts, Path(folder), options.rounds)
+            medians = measure(COMMANDS[name], studies, options.rounds)
             cells = [str(usage) for usage in medians]
             if options.against:
                 cells += [f"{after / before:.2f}" for before, after in zip(*medians)]

@@ -1,5 +1,6 @@
 """The benchmark of orders of heads, on a model small enough for seconds."""
 
+import importlib.util
 import sys
 from pathlib import Path
 
@@ -67,13 +68,14 @@ def test_the_table_has_every_order(small_model, tmp_path, monkeypatch):
     from benchmarks.heads import Task, measure_task
 
     monkeypatch.setitem(HEAD_MODELS, "small", small_model)
-    task = Task("small", 0, True, tuple(ORDERS), tmp_path / "out", tmp_path)
-    measure_task(task)
-    assert task.missing() == []
-    csv, markdown, svg = write_results(tmp_path / "out", ["small"], tuple(ORDERS), tmp_path)
-    frame = pd.read_csv(csv)
     # the projection of nn.MultiheadAttention, which Torch-Pruning does not see, runs in a function
     defined = [order for order in ORDERS if not order.startswith("Torch-Pruning")]
+    orders = tuple(ORDERS if importlib.util.find_spec("torch_pruning") else defined)
+    task = Task("small", 0, True, orders, tmp_path / "out", tmp_path)
+    measure_task(task)
+    assert task.missing() == []
+    csv, markdown, svg = write_results(tmp_path / "out", ["small"], orders, tmp_path)
+    frame = pd.read_csv(csv)
     assert set(frame["order"]) == set(defined)
     counts = {"plain": 3 * len(defined), "refitted": 3 * len(defined), "fine-tuned": 12}
     assert frame["treatment"].value_counts().to_dict() == counts  # three numbers of heads
