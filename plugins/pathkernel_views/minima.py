@@ -9,6 +9,7 @@ import xarray as xr
 from pathkernel_core.action.minima import SMALLEST_SHARE
 from pathkernel_core.action.solution import CLOSE
 from pathkernel_core.system.text import number
+from pathkernel_datasets.variables.measures import has_temperature
 
 _NAMED = 5  # points that a sentence lists
 
@@ -27,7 +28,7 @@ def minima_sentences(dataset: xr.Dataset) -> list[str]:
     if "explained_share_gp" in dataset:  # of the squared loss
         share = dataset["explained_share_gp"].min("seed")
         temperatures = dataset["temperature"].values[(share < SMALLEST_SHARE).values]
-    points = partial(_points, has_temperature="likelihood" not in dataset.attrs)
+    points = partial(_points, has_temperature=has_temperature(dataset))
     sentences = []
     if several.any():
         sentences.append(

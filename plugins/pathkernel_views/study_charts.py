@@ -13,7 +13,7 @@ import xarray as xr
 
 from pathkernel_core.system.text import number
 from pathkernel_datasets.selection.selection import Selection, Selections, index_of, spread_indices
-from pathkernel_datasets.variables.measures import Measure, measures_of
+from pathkernel_datasets.variables.measures import Measure, has_temperature, measures_of
 from pathkernel_views.calibration import reliability_frame
 from pathkernel_views.chart import NothingToPlot
 from pathkernel_views.network import network
@@ -86,7 +86,7 @@ class StudyCharts:
     def temperatures(self) -> dict[str, float]:
         """The temperature of all widths, and after it all others, by their labels."""
         common = self.study.common_temperature(self.temperature)
-        if "likelihood" in self.dataset.attrs:  # of classes, without a temperature
+        if not has_temperature(self.dataset):  # of classes, without a temperature
             return {f"{self.dataset.attrs['likelihood']} likelihood": common}
         return {f"T = {common:g}": common} | ({} if self.still else _grid(self.dataset))
 
@@ -313,7 +313,7 @@ class StudyCharts:
                 )
                 kernels["total, GP limit"] = selection.reference("total_kernel_gp").isel(seed=seed)
                 name = f"total, N = {number(finite['width'].item())}"
-                if "likelihood" not in self.dataset.attrs:  # classes have no temperature
+                if has_temperature(self.dataset):  # classes have no temperature
                     name += f", T = {finite['temperature'].item():g}"
                 kernels[name] = finite
             frames = []

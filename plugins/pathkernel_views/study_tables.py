@@ -30,6 +30,7 @@ from pathkernel_datasets.variables.measures import (
     CALIBRATION_BINS,
     Measure,
     choices_of,
+    has_temperature,
     label_kind,
     measures_of,
 )
@@ -243,7 +244,7 @@ def study_summary(
         range_ = f"{' ' if one_column else chr(10)}[{lowest}, {highest}]"
         scores[measure.heading] = median + range_ * several
     cells = _option_cell(study) | {"network": "{network}"}
-    if _has_temperature(study):
+    if has_temperature(study.dataset):
         cells |= {"T": "{temperature}"}
     across = None
     if len(measures) == 1:
@@ -278,7 +279,7 @@ def study_details(
     minima = frame.loc[frame["width"].notna(), columns].drop_duplicates()
     minima.attrs = frame.attrs
     cells = _option_cell(study) | {"network": "{network}"}
-    if _has_temperature(study):
+    if has_temperature(study.dataset):
         cells |= {"T": "{temperature}"}
     cells |= {"action S/N": "{action_median:.4f}", "evaluations": "{evaluations:.0f}"}
     caption = f"Action per width, and evaluations of the energy{_medians(study)}."
@@ -298,11 +299,6 @@ def _status_cell(frame: pd.DataFrame) -> dict[str, str]:
     return {} if (frame["status"] == "ok").all() else {"status": "{status}"}
 
 
-def _has_temperature(study: Selections) -> bool:
-    """Whether the likelihood has a temperature, as that of classes has not."""
-    return "likelihood" not in study.dataset.attrs
-
-
 def _medians(study: Selections) -> str:
     """Words on what is shown of several seeds."""
     return ", medians over the seeds" * (study.dataset.sizes["seed"] > 1)
@@ -317,7 +313,7 @@ def _caption(study: Selections, temperature: float | str | None, several: bool) 
     selections = [study.at(value, temperature) for value in study.singles]
     chosen = {selection.describe() for selection in selections}
     choice = chosen.pop() if len(chosen) == 1 else selections[0].describe(values=False)
-    if "likelihood" in dataset.attrs:
+    if not has_temperature(dataset):
         choice = f"{dataset.attrs['likelihood']} likelihood"
     kind = label_kind(dataset)
     measured = _MEASURED[kind]
@@ -425,7 +421,7 @@ def _head_score_table(study: Selections, temperature: float | str | None) -> Tab
     )
     cells = _option_cell(study) | {"head": "{head}"}
     across, lines = ("network", "{score_median:.3f}"), study.option or ""
-    at = "; at the temperatures of the study's table" if _has_temperature(study) else ""
+    at = "; at the temperatures of the study's table" if has_temperature(study.dataset) else ""
     caption = (
         "Weight of U on the paths through a head, or past the heads by a skip connection, where "
         f"that of the strongest head is 1{_medians(study)}{at}."
@@ -453,7 +449,7 @@ def finite_width_gain_table(
     measure, several = measures_of(dataset)[0], len(seeds) > 1
     cells = _option_cell(study)
     cells |= {"N": "{width}"}
-    if _has_temperature(study):
+    if has_temperature(study.dataset):
         cells |= {"T": "{temperature}", "T of limit": "{temperature_gp}"}
     form, unit = (".1p", ", in points") if measure.is_fraction else (".3f", "")
     gain = f"{{gain:+{form}}} ± {{example_error:{form}}}" + f" ({{seed_error:{form}}})" * several
@@ -468,7 +464,7 @@ def finite_width_gain_table(
         f"{', mean over the seeds' * several} ± standard error over the test examples, which both "
         f"predict{'; in brackets that over the seeds' * several}. {_seeds(seeds)}."
     )
-    if _has_temperature(study):
+    if has_temperature(study.dataset):
         caption += (
             f" T: temperature of the width, and of the limit that it is compared with{chosen}."
         )

@@ -11,7 +11,12 @@ import xarray as xr
 
 from pathkernel_datasets.selection.selection import Selections, index_of
 from pathkernel_datasets.study.study import describe_option
-from pathkernel_datasets.variables.measures import CALIBRATION_BINS, Measure, measures_of
+from pathkernel_datasets.variables.measures import (
+    CALIBRATION_BINS,
+    Measure,
+    has_temperature,
+    measures_of,
+)
 from pathkernel_views.chart import Chart
 from pathkernel_views.paths import KERNELS, ROWS, of_paths
 from pathkernel_views.study_tables import UNCONVERGED, study_details, study_summary
@@ -109,8 +114,7 @@ def study_charts(
             text = error if measure.is_fraction else ""
         return text + " Hollow points did not converge." * bool(hollow)
 
-    has_temperature = "likelihood" not in dataset.attrs
-    at = f" At {study.describe_common(temperature)}." if has_temperature else ""
+    at = f" At {study.describe_common(temperature)}." if has_temperature(dataset) else ""
     names = [option] if option else []
     names += ["width", *["temperature"] * (sizes["temperature"] > 1)]
     axes = {name: axis_title(name) for name in names}

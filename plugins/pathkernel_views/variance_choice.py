@@ -8,7 +8,7 @@ import xarray as xr
 
 from pathkernel_core.system.text import number
 from pathkernel_datasets.selection.selection import Selections
-from pathkernel_datasets.variables.measures import measures_of
+from pathkernel_datasets.variables.measures import has_temperature, measures_of
 from pathkernel_views.table import Table
 
 
@@ -39,7 +39,7 @@ def variance_choice_table(study: Selections, frame: pd.DataFrame) -> Table | Non
 
     ``frame`` has the rows of the study's table, those of every variance.
     """
-    if "likelihood" not in study.dataset.attrs or study.option != "variance":
+    if has_temperature(study.dataset) or study.option != "variance":
         return None
     chosen = chosen_variances(study)
     if not chosen.size:

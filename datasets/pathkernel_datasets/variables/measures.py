@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Container
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from pathkernel_core.prediction.scores import (
     mean_squared_error,
     r_squared,
 )
+
+if TYPE_CHECKING:  # help of commands does not need it
+    import xarray as xr
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,6 +233,11 @@ def label_kind(dataset: Container[str]) -> str:
     if "log_loss" in dataset:
         return "probabilities"
     return "classes" if _ACCURACY.name in dataset else "targets"
+
+
+def has_temperature(dataset: xr.Dataset) -> bool:
+    """Whether the likelihood of a study has a temperature; those of classes have none."""
+    return "likelihood" not in dataset.attrs
 
 
 def measures_of(dataset: Container[str]) -> tuple[Measure, ...]:
