@@ -340,7 +340,7 @@ def benchmarks_cupy(session):
     session.install(".", *_group("benchmark"), "cupy-cuda12x>=13.3")
     parts = session.posargs or ("practice", "floor")
     here = {"PYTHONPATH": "."} | ENVIRONMENT
-    session.run("python", "-m", "benchmarks.compare", *parts, "--backend", "cupy", env=here)
+    session.run("python", "-m", "benchmarks.core.compare", *parts, "--backend", "cupy", env=here)
 
 
 @nox.session(python=PYTHON)

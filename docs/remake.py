@@ -29,9 +29,9 @@ import xarray as xr
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the benchmarks are no package of ours
 
-from benchmarks.choices import choice_rows
-from benchmarks.class_losses import LOSSES
-from benchmarks.classes import SAMPLES
+from benchmarks.classes.losses import LOSSES
+from benchmarks.classes.samples import SAMPLES
+from benchmarks.studies.choices import choice_rows
 from pathkernel_core.system.text import number
 from pathkernel_datasets.folder.reading import open_study
 from pathkernel_datasets.results.stored_study import StoredStudy
@@ -428,7 +428,9 @@ def _printed(benchmark: str, *options: str) -> dict[str, list[list[str]]]:
 def engine() -> tuple[Path, list[list[str]]]:
     """Folder of figures of other theories, and the table of comparisons with their papers."""
     if importlib.util.find_spec("deepbays") is None:
-        raise SystemExit("python docs/remake.py engine needs deepbays: see benchmarks/sources.py")
+        raise SystemExit(
+            "python docs/remake.py engine needs deepbays: see benchmarks/engine/sources.py"
+        )
     figures = Path("engine").resolve()
     ((heading, rows),) = _printed("engine", "--figures", str(figures)).items()
     names = heading.partition(": ")[2].split(", ", 5)[:5]
@@ -436,7 +438,10 @@ def engine() -> tuple[Path, list[list[str]]]:
 
 
 def next_order_table(
-    title: str, *heading: str, benchmark: str = "corrections", options: tuple[str, ...] = ()
+    title: str,
+    *heading: str,
+    benchmark: str = "sampling.corrections",
+    options: tuple[str, ...] = (),
 ) -> str:
     """Table that a benchmark prints under the title that starts with ``title``."""
     printed = _printed(benchmark, *options)
@@ -658,7 +663,7 @@ _OF_PREDICTOR = ("N", "mean, leading", "mean, next", "variance, leading", "varia
 _OF_MARKOV = ("N", "saddle", "next order", "exact", "closed", "two-loop term, nats")
 _OF_SKIPS = ("s", "N", "saddle", "next order", "Monte-Carlo error")
 PICTURES: dict[str, Callable[[], Path]] = {
-    "attention-jump": lambda: by_benchmark("learned_attention", "jump", "attention-jump"),
+    "attention-jump": lambda: by_benchmark("attention.learned", "jump", "attention-jump"),
     "class-probabilities": lambda: class_samples()[0] / "class-probabilities.png",
     "attention-paths": lambda: paths_drawn() / "attention-paths.png",
     "order-parameter": lambda: paths_drawn() / "order-parameter.png",
@@ -711,7 +716,7 @@ TEXTS: dict[str, Callable[[], str]] = {
     "next-order-proportional": lambda: next_order_table("P = 0.8 N: N, ln p(Y)", *_OF_ONE_PATH),
     "next-order-predictor": lambda: next_order_table("P = 0.8 N: N, mean", *_OF_PREDICTOR),
     "next-order-markov": lambda: next_order_table("hidden Markov", *_OF_MARKOV),
-    "next-order-skips": lambda: next_order_table("T = ", *_OF_SKIPS, benchmark="skips"),
+    "next-order-skips": lambda: next_order_table("T = ", *_OF_SKIPS, benchmark="sampling.skips"),
     "class-samples": lambda: table([SAMPLES, *class_samples()[1]]),
     "class-losses": lambda: next_order_table(
         "On test", *LOSSES, benchmark="classes", options=("losses",)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ FOLDERS = {
     for folder in PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
 }
 
+_SHARED = ("__init__.py", "conftest.py")  # of which a folder has one each
+
 
 def test_every_room_has_rules():
     linted = PROJECT["tool"]["importlinter"]["root_packages"]
@@ -22,6 +25,14 @@ def test_every_room_has_rules():
     assert sorted(PROJECT["tool"]["coverage"]["run"]["source_pkgs"]) == sorted(FOLDERS)
     layers = PROJECT["tool"]["importlinter"]["contracts"][0]["layers"]
     assert sorted(re.findall(r"\w+", " ".join(layers))) == sorted(FOLDERS)
+
+
+@pytest.mark.parametrize("folder", [*FOLDERS.values(), ROOT / "benchmarks", ROOT / "tests"])
+def test_a_folder_has_at_most_twenty_modules(folder):
+    """More of them are no longer seen at a glance."""
+    modules = Counter(file.parent for file in folder.rglob("*.py") if file.name not in _SHARED)
+    assert modules
+    assert {str(path): count for path, count in modules.items() if count > 20} == {}
 
 
 @pytest.mark.parametrize("room", FOLDERS)

@@ -46,7 +46,7 @@ class Concavity:
     ----------
     ratio : float
         Largest −(misfit'' + ln det'') / entropy'' over t ≥ 0. Below 1, random starts found no lower
-        minimum (``python -m benchmarks.minima``).
+        minimum (``python -m benchmarks.core.minima``).
     scale : float
         The t at which it is largest, in natural logarithms of U.
     """

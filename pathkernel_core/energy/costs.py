@@ -1,7 +1,7 @@
 """Seconds and bytes of evaluations and minimisations by the sizes of a problem.
 
 Seconds are a sum over the operations of an evaluation, at rates fitted to times of one CPU core
-with NumPy by ``python -m benchmarks.costs``. Other machines and libraries differ by similar
+with NumPy by ``python -m benchmarks.core.costs``. Other machines and libraries differ by similar
 factors. The sizes alone, never a clock, decide on the cheapest form of the energy, so that the same
 problem always has the same form.
 """
@@ -25,7 +25,7 @@ _LONG = 0.08  # seconds of an evaluation; a minimisation of such takes about a s
 _MIXED = 0.6  # seconds of evaluations with mixed precision, over those in float64 alone
 _SHARED_BY = 20  # evaluations, at least, that share the kernels made once
 
-# seconds per operation of an evaluation, by form: the last line of python -m benchmarks.costs
+# seconds per operation of an evaluation, by form: the last line of python -m benchmarks.core.costs
 RATES: Mapping[str, tuple[float, ...]] = {
     "examples": (9.9e-11, 6.1e-11, 1.5e-11, 8.1e-09, 1.8e-06, 2.1e-05),
     "features": (1.5e-10, 4e-11, 1.8e-08, 1.1e-04),

@@ -83,7 +83,7 @@ def drawable(dataset: xr.Dataset) -> xr.Dataset:
 
 
 def _with_text(dataset: xr.Dataset, dtype: np.dtype) -> xr.Dataset:
-    for name, labels in dataset.coords.items():
+    for name, labels in dataset.coords.variables.items():
         if dtype.kind == "U" and labels.dtype.kind in "TO":
             lengths = [len(str(text)) for text in labels.values.ravel()]
             size = 4 * len(lengths) * max(lengths, default=0)
@@ -95,7 +95,7 @@ def _with_text(dataset: xr.Dataset, dtype: np.dtype) -> xr.Dataset:
     return dataset.assign_coords(
         {
             name: (texts.dims, np.array(texts.values.tolist(), dtype=dtype), texts.attrs)
-            for name, texts in dataset.coords.items()
+            for name, texts in dataset.coords.variables.items()
             if texts.dtype.kind in "TUO" and texts.dtype.kind != dtype.kind
         }
     )
@@ -118,8 +118,8 @@ def coordinates_along(dataset: xr.Dataset, dims: Iterable[str]) -> dict[str, xr.
     """Coordinates of a dataset that have no other dimensions than these."""
     dims = set(dims)
     return {
-        str(name): labels.variable
-        for name, labels in dataset.coords.items()
+        str(name): labels
+        for name, labels in dataset.coords.variables.items()
         if labels.dims and set(labels.dims) <= dims
     }
 

@@ -194,36 +194,37 @@ def coordinates(
 def on_grid(template: xr.Dataset, grid: Mapping[str, Sequence[Any]]) -> xr.Dataset:
     """A template on another grid, some dimensions of which may be left out."""
     labels = {
-        dim: xr.Variable(dim, coordinate_values(values), template[dim].attrs)
+        dim: xr.Variable(dim, coordinate_values(values), template.variables[dim].attrs)
         for dim, values in grid.items()
     }
-    coords = {str(name): coord.variable for name, coord in template.coords.items()} | labels
+    coords = dict(template.coords.variables) | labels
     sizes = {**template.sizes, **{dim: len(values) for dim, values in grid.items()}}
     variables = {
         name: _empty(variable.dims, variable.dtype, variable.attrs, sizes)
-        for name, variable in template.data_vars.items()
+        for name, variable in template.data_vars.variables.items()
     }
     return xr.Dataset(variables, coords, template.attrs)
 
 
 def to_json(template: xr.Dataset) -> str:
     """A template as text: its attributes and sizes, all variables, and values of coordinates."""
-    # sorted by name, as Zarr lists them: the same text whatever the template was read from
+    # sorted by name, as Zarr lists them: the same text whatever the template was read from;
+    # variables and not data arrays, which xarray would make with all their coordinates
     coords = {
         str(name): {
-            "dims": template[name].dims,
-            "attributes": template[name].attrs,
-            "values": template[name].values.tolist(),
+            "dims": labels.dims,
+            "attributes": labels.attrs,
+            "values": labels.values.tolist(),
         }
-        for name in sorted(template.coords)
+        for name, labels in sorted(template.coords.variables.items())
     }
     variables = {
         str(name): {
-            "dims": template[name].dims,
-            "attributes": template[name].attrs,
-            "dtype": str(template[name].dtype),
+            "dims": values.dims,
+            "attributes": values.attrs,
+            "dtype": str(values.dtype),
         }
-        for name in sorted(template.data_vars)
+        for name, values in sorted(template.data_vars.variables.items())
     }
     attributes = template.attrs | {"study": json.loads(template.attrs["study"])}
     sizes = {str(dim): template.sizes[dim] for dim in sorted(template.sizes)}

@@ -153,7 +153,7 @@ def _label_fault(dataset: xr.Dataset, identity: Mapping[str, Any]) -> str:
     for name in (*_DIMENSIONS, *grid):
         if name not in dataset.dims or name not in dataset.coords:
             return f"it has no labels along {name}"
-    for name, labels in dataset.coords.items():
+    for name, labels in dataset.coords.variables.items():
         texts = labels.dtype.kind in "TUO"
         if texts and not all(isinstance(label, str) for label in labels.values.tolist()):
             return f"its {name} holds other labels than texts"

@@ -14,9 +14,9 @@ import pathkernel as pk
 
 @pytest.fixture(scope="module")
 def drawn(checkout):
-    from benchmarks.enumerated_sets import Shape, digit_model
-    from benchmarks.head_orders import Drawn
-    from benchmarks.head_trials import Gained
+    from benchmarks.heads.enumerated_sets import Shape, digit_model
+    from benchmarks.heads.orders import Drawn
+    from benchmarks.heads.trials import Gained
 
     model = digit_model(Shape(2, 3, 6, 0), steps=30)
     batch = {name: values[:120] for name, values in model.examples["validation"].items()}
@@ -25,7 +25,7 @@ def drawn(checkout):
 
 @pytest.fixture(scope="module")
 def enumeration(drawn):
-    from benchmarks.enumerated_sets import enumerate_sets
+    from benchmarks.heads.enumerated_sets import enumerate_sets
 
     return enumerate_sets(drawn, 2)
 
@@ -53,8 +53,8 @@ def test_every_set_has_its_loss_without_and_with_a_refit(drawn, enumeration):
 
 
 def test_a_choice_is_compared_with_the_best_set(drawn, enumeration):
-    from benchmarks.enumerated_sets import compare, summary
-    from benchmarks.head_orders import Removed
+    from benchmarks.heads.enumerated_sets import compare, summary
+    from benchmarks.heads.orders import Removed
 
     def ranked(rank):
         def choice(drawn, count, refit):
@@ -79,7 +79,7 @@ def test_a_choice_is_compared_with_the_best_set(drawn, enumeration):
 
 
 def test_choose_heads_and_trials_are_compared(drawn, enumeration):
-    from benchmarks.enumerated_sets import compare
+    from benchmarks.heads.enumerated_sets import compare
 
     rows = {(row["choice"], row["refit"]): row for row in compare(drawn, 2, enumeration)}
     plain, refitted = rows["greedy by trial", False], rows["greedy by trial", True]
@@ -94,9 +94,9 @@ def test_choose_heads_and_trials_are_compared(drawn, enumeration):
 
 
 def test_losses_are_cached_for_one_network(drawn, enumeration, tmp_path, monkeypatch):
-    from benchmarks import enumerated_sets
-    from benchmarks.head_orders import Drawn
-    from benchmarks.head_trials import Gained
+    from benchmarks.heads import enumerated_sets
+    from benchmarks.heads.orders import Drawn
+    from benchmarks.heads.trials import Gained
 
     measured = []
 

@@ -17,7 +17,7 @@ import pathkernel as pk
 @pytest.fixture(scope="module")
 def model(checkout):
     """A transformer of 2 × 3 heads with three draws of 50 digits."""
-    from benchmarks.enumerated_sets import Shape, digit_model
+    from benchmarks.heads.enumerated_sets import Shape, digit_model
 
     model = digit_model(Shape(2, 3, 6, 0), steps=30)
     return dataclasses.replace(model, drawn=50, sizes=(50, 20))
@@ -45,7 +45,7 @@ def form_of(slopes, targets, noise, gains):
 def test_the_evidence_is_that_of_a_linear_network(checkout, linear_problem):
     from scipy.stats import multivariate_normal
 
-    from benchmarks.gain_priors import log_evidence
+    from benchmarks.heads.gain_priors import log_evidence
 
     slopes, targets, noise, covariance = linear_problem
     left = np.array([True, True, False, True, True])
@@ -61,7 +61,7 @@ def test_the_evidence_is_that_of_a_linear_network(checkout, linear_problem):
 
 
 def test_a_refit_finds_the_posterior_mean_of_a_linear_network(checkout, linear_problem):
-    from benchmarks.gain_priors import refit
+    from benchmarks.heads.gain_priors import refit
 
     slopes, targets, noise, covariance = linear_problem
     left = np.array([True, True, False, True, True])
@@ -83,8 +83,8 @@ def test_a_refit_finds_the_posterior_mean_of_a_linear_network(checkout, linear_p
 
 @pytest.mark.filterwarnings("ignore:.*examples are few:RuntimeWarning")
 def test_equal_variances_refit_as_refit_gains_does(model):
-    from benchmarks.gain_priors import VARIANCE, refit
-    from benchmarks.head_trials import Gained
+    from benchmarks.heads.gain_priors import VARIANCE, refit
+    from benchmarks.heads.trials import Gained
     from pathkernel_pruning.live.gains import LiveNetwork
 
     batches, left = model.batches("validation", 0, 50), np.array([1, 0, 1, 1, 1, 1], dtype=bool)
@@ -97,7 +97,7 @@ def test_equal_variances_refit_as_refit_gains_does(model):
 
 
 def test_covariances_are_definite_and_of_one_scale(checkout):
-    from benchmarks.gain_priors import PRIORS, Picture, covariances, scale_to
+    from benchmarks.heads.gain_priors import PRIORS, Picture, covariances, scale_to
 
     generator = np.random.default_rng()
     factors = generator.normal(size=(2, 6, 3))
@@ -126,8 +126,8 @@ class TwoWidths(nn.Module):
 
 
 def test_layers_of_two_widths_are_pictures_of_their_own(checkout):
-    from benchmarks.gain_priors import tangent_picture
-    from benchmarks.head_models import HeadModel
+    from benchmarks.heads.gain_priors import tangent_picture
+    from benchmarks.heads.models import HeadModel
 
     torch.manual_seed(0)
     module = TwoWidths().eval()
@@ -152,8 +152,8 @@ def test_layers_of_two_widths_are_pictures_of_their_own(checkout):
 
 def test_a_language_model_is_seen_by_its_prefixes(checkout):
     transformers = pytest.importorskip("transformers")
-    from benchmarks.gain_priors import _sequence_outputs
-    from benchmarks.head_models import HeadModel
+    from benchmarks.heads.gain_priors import _sequence_outputs
+    from benchmarks.heads.models import HeadModel
 
     torch.manual_seed(0)
     config = transformers.GPT2Config(
@@ -181,7 +181,7 @@ def test_a_language_model_is_seen_by_its_prefixes(checkout):
 
 @pytest.mark.filterwarnings("ignore:.*examples are few:RuntimeWarning")
 def test_the_table_compares_priors_with_equal_variances(model, tmp_path, monkeypatch):
-    from benchmarks import gain_priors
+    from benchmarks.heads import gain_priors
 
     monkeypatch.setitem(gain_priors.HEAD_MODELS, "small", lambda *_: model)
     monkeypatch.setattr(gain_priors, "DRAWS", 2)

@@ -52,7 +52,7 @@ def sentences(tmp_path_factory):
 
 
 def test_the_command_prints_accuracies_beside_published_ones(model_folder, sentences, capsys):
-    from benchmarks.glue import main
+    from benchmarks.heads.glue import main
 
     counts = ("--counts", "2", "6", "--examples", "120")
     main(["mnli", "--model", str(model_folder), "--data", str(sentences), *counts])
@@ -73,7 +73,7 @@ def test_accuracies_are_those_of_the_model_without_the_heads(model_folder, sente
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     import pathkernel as pk
-    from benchmarks import glue
+    from benchmarks.heads import glue
 
     model = AutoModelForSequenceClassification.from_pretrained(model_folder).eval()
     tokenizer = AutoTokenizer.from_pretrained(model_folder)
@@ -101,14 +101,14 @@ def test_accuracies_are_those_of_the_model_without_the_heads(model_folder, sente
 
 
 def test_published_numbers_stand_beside_their_counts():
-    from benchmarks.glue import TASKS, write_report
+    from benchmarks.heads.glue import TASKS, write_report
 
     rows = [{"off": 72, "refit": refit, "accuracy": 0.5 + refit / 4} for refit in (False, True)]
     assert "| 72 | 0.897 | 0.891 | 0.913 | 0.500 | 0.750 |" in write_report(rows, TASKS["sst2"])
 
 
 def test_sentences_with_quotation_marks_and_null_are_read_as_they_are(tmp_path):
-    from benchmarks.glue import TASKS, read_sentences
+    from benchmarks.heads.glue import TASKS, read_sentences
 
     texts = ['"one', "NA", 'null "', "n/a"]
     lines = ["sentence\tlabel", *(f"{text}\t{number % 2}" for number, text in enumerate(texts))]
@@ -122,7 +122,7 @@ def test_sentences_with_quotation_marks_and_null_are_read_as_they_are(tmp_path):
 
 
 def test_a_model_of_other_classes_is_refused(model_folder, sentences, capsys):
-    from benchmarks.glue import main
+    from benchmarks.heads.glue import main
 
     with pytest.raises(SystemExit):
         main(["sst2", "--model", str(model_folder), "--data", str(sentences)])

@@ -1,0 +1,1 @@
+"""Learned attention: its density, its samplers and linear attention."""

@@ -1,0 +1,1 @@
+"""Likelihoods of classes: see ``__main__``."""

@@ -1,0 +1,1 @@
+"""Theories of other papers by one engine: see ``__main__``."""

@@ -1,0 +1,1 @@
+"""Heads of trained models: which can go, chosen how, at which cost."""

@@ -1,0 +1,1 @@
+"""Samplers of the posterior, and what the theory predicts, against exact samples."""

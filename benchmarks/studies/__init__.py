@@ -1,0 +1,1 @@
+"""Commands and studies: seconds, memory, damage, and choices that their users make."""
