@@ -119,7 +119,7 @@ class Solution:
         Evaluations of the energy, in float64 and float32, and accepted steps.
     gradient_norm : float
         Largest entry of the gradients ∂(S/N)/∂U of all order parameters; of independent branches
-        with u_l below σ² times u_l/σ².
+        with u_l below σ² times u_l/σ². NaN at the limit of classes, where it is not computed.
     action_history, gradient_history : arrays, shape (iterations + 1,)
         Action per width and gradient norm at the start and after each step; with mixed precision
         the first of them with the rounding of float32.

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeAlias
 
 import numpy as np
 
+from pathkernel_core.action import quasi_newton
 from pathkernel_core.action.branches import BranchCoordinates, coordinates_of
 from pathkernel_core.action.coordinates import ChainCoordinates
 from pathkernel_core.action.descents import Descender, Descent, search
@@ -18,6 +20,9 @@ from pathkernel_core.energy.problem import Problem
 from pathkernel_core.paths.network import Network
 from pathkernel_core.system.errors import NotPositiveDefiniteError
 from pathkernel_core.system.threads import blas_threads_for
+
+Answer: TypeAlias = "tuple[float, np.ndarray | None] | Exception"
+"""Answer to a question: energy and gradient, if it is needed, or what their evaluation raised."""
 
 
 def solver(
@@ -51,18 +56,19 @@ def solver(
 
 def limit_solver(action: Action) -> AskingEnergy[Solution]:
     """Solution at the Gaussian process limit."""
-    return (yield from _without_descent(action, action.coordinates.gp_limit, Status.GP_LIMIT))
+    point = yield from action.evaluate(action.coordinates.gp_limit, needs_gradient=False)
+    return _without_descent(action, point, Status.GP_LIMIT)
 
 
 def stationary_solver(action: Action, coordinates: np.ndarray) -> AskingEnergy[Solution]:
     """Solution at coordinates where the gradient is known to vanish."""
-    return (yield from _without_descent(action, coordinates, Status.CONVERGED, searched=False))
+    point = yield from action.evaluate(coordinates)
+    return _without_descent(action, point, Status.CONVERGED, searched=False)
 
 
 def _without_descent(
-    action: Action, coordinates: np.ndarray, status: Status, searched: bool = True
-) -> AskingEnergy[Solution]:
-    point = yield from action.evaluate(coordinates)
+    action: Action, point: quasi_newton.Iterate, status: Status, searched: bool = True
+) -> Solution:
     history = History()
     history.append(point.detail)
     return _solution(action, [Descent(point.detail, status, history)], searched)
@@ -79,9 +85,9 @@ def prepare_evaluations(problem: Problem, networks: Sequence[Network]) -> Iterat
         yield
 
 
-def energies(questions: Sequence[EnergyQuestion]) -> list[tuple[float, np.ndarray] | Exception]:
+def energies(questions: Sequence[EnergyQuestion]) -> list[Answer]:
     """Energies and gradients M − R, or the exceptions that their evaluations raised."""
-    answers: list[tuple[float, np.ndarray] | Exception | None] = [None] * len(questions)
+    answers: list[Answer | None] = [None] * len(questions)
     by_form: dict[int, list[int]] = {}
     for index, question in enumerate(questions):
         by_form.setdefault(id(question.form), []).append(index)
@@ -104,10 +110,12 @@ def energies(questions: Sequence[EnergyQuestion]) -> list[tuple[float, np.ndarra
     ]
 
 
-def _energy(question: EnergyQuestion) -> tuple[float, np.ndarray] | Exception:
+def _energy(question: EnergyQuestion) -> Answer:
     arguments = question.factor, question.temperature, question.scales
+    form = question.form
+    evaluate = form.energy_and_gradient if question.needs_gradient else form.evaluate_energy
     try:
-        return question.form.energy_and_gradient(*arguments)
+        return evaluate(*arguments)
     except (NotPositiveDefiniteError, np.linalg.LinAlgError, ValueError) as error:
         return error
 

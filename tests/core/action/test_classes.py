@@ -182,13 +182,14 @@ def test_many_networks_have_a_solution_each():
 def test_too_many_rows_are_refused_with_the_sizes():
     xi = np.random.default_rng(0).normal(size=(700, 20, 40))
     labels = np.arange(700) % 10
+    problem = pk.Problem(xi, labels, likelihood="softmax")
     with pytest.raises(TooLargeError, match="700 examples with 10 outputs have P·C = 7000 rows"):
-        pk.Problem(xi, labels, likelihood="softmax")
+        pk.minimise_action(problem, pk.Network((20,), 50, outputs=10))
     with pytest.raises(TooLargeError, match="8000 features"):
         pk.Problem(xi, labels, "features", likelihood="softmax")
     kernels = np.broadcast_to(np.eye(700), (1, 1, 700, 700))
-    with pytest.raises(TooLargeError, match="at most 600 examples"):
-        pk.Problem.from_kernels(kernels, labels, likelihood="softmax")
+    with pytest.raises(TooLargeError, match=r"at most 489 examples, and 9 for finite widths"):
+        pk.Problem.from_kernels(kernels, np.arange(700) % 650, likelihood="softmax")
     few = pk.Problem(xi[:, :2, :3], labels, likelihood="softmax")
     assert few.space == "features"  # 60 features of 7,000 rows
 
