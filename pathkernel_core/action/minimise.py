@@ -226,8 +226,7 @@ def descender(
             "leave it out, or convert xi and labels, or kernels, to float64"
         )
     action = Action(problem, network, temperature, mixed_precision)
-    if action.coordinates.size:  # the limit alone may be smaller
-        action.form.check_size()
+    problem.check_size(network)
     return Descender(action, tolerance, max_evaluations, report, to_rounding=is_default)
 
 

@@ -399,6 +399,11 @@ class Problem:
             form = limit_form(sizes, form)
         return evaluation_seconds(form, sizes)
 
+    def check_size(self, network: Network) -> None:
+        """Raise a TooLargeError if minimisations do not fit into memory, as its limit may."""
+        if network.finite_widths:
+            self.form_for(network).check_size()
+
     def pays_in_single(self, network: Network) -> bool:
         """Whether descents of a network are faster if they begin in float32."""
         return pays_in_single(self.form_for(network).name, self.sizes_for(network))

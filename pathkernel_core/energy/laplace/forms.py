@@ -41,6 +41,9 @@ from pathkernel_core.energy.laplace.posterior import CrossPosterior, GivenCross,
 from pathkernel_core.energy.laplace.sizes import check_rows, has_class_blocks
 from pathkernel_core.energy.laplace.structure import DENSE, Structure
 from pathkernel_core.energy.likelihoods.likelihood import ClassLikelihood
+from pathkernel_core.system.memory import check_memory
+
+_COPIES = 4  # of a kernel while its outputs are put in order
 
 Mode: TypeAlias = tuple[Array, NewtonPoint]
 """Variables of a form at the mode, and the point there."""
@@ -170,6 +173,9 @@ class KernelForm(LaplaceForm):
 
     def full_kernel(self, factor: np.ndarray) -> Array:
         """Kernel K of the rows (example, output), (P·C, P·C), of a factor on the host."""
+        rows = math.prod(self.labels.shape)
+        title = f"the kernel of {rows} rows, examples times outputs,"
+        check_memory(title, 8 * _COPIES * rows**2, "take fewer examples")
         return self.kernel(from_host(factor, self.array))
 
     def training_probabilities(self, factor: np.ndarray) -> Array:
@@ -224,6 +230,7 @@ class KernelForm(LaplaceForm):
         self, factor: np.ndarray, temperature: float, scales: np.ndarray | None = None
     ) -> tuple[float, np.ndarray]:
         """Energy and its gradient on the host, see :meth:`Form.energy_and_gradient`."""
+        self.check_size()  # the gradient is of all pairs of rows, whatever the structure
         kernel, structure = self._structured_kernel(factor if scales is None else scales * factor)
         coefficients, point = self._mode(kernel, structure)
         evaluate = compile_function(

@@ -168,6 +168,12 @@ def test_limit_has_no_gradient_and_goes_beyond_the_rows_of_finite_widths():
         pk.gp_limit(problem, pk.Network((20,), 10, (1e9, 1, 1), outputs=70))
     with pytest.raises(TooLargeError, match="P·C = 6300 rows"):
         problem.energy_and_gradient(np.eye(1400) + 1e-3)
+    with pytest.raises(TooLargeError, match="P·C = 6300 rows"):
+        problem.energy_and_gradient(np.eye(1400))  # of all pairs of rows, too
+    with pytest.raises(TooLargeError, match="P·C = 6300 rows"):
+        pk.choose_variance(problem, network)
+    with pytest.raises(TooLargeError, match="P·C = 6300 rows"):
+        limit.stability()
     with pytest.raises(NotPositiveDefiniteError, match="overflow"):
         pk.gp_limit(
             pk.Problem(1e200 * xi[:5], classes[:5], "examples", "softmax"),
