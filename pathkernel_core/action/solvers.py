@@ -163,6 +163,7 @@ def _solution(action: Action, descents: Sequence[Descent], searched: bool = True
             if minimum is not descent
         ),
         searched=searched,
+        form=action.form,
         single_evaluations=action.single_evaluations,
         single_fallbacks=action.fallbacks,
     )

@@ -1,11 +1,15 @@
 """Minimisation for classes: warm starts, branches, curvature, and what is refused."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import pathkernel_core as pk
 from pathkernel_core.action.evaluations import Action
+from pathkernel_core.energy import likelihoods
 from pathkernel_core.energy.costs import Sizes, minimisation_bytes, minimisation_seconds
+from pathkernel_core.energy.likelihoods.softmax import Softmax
 from pathkernel_core.prediction.input_gradients import log_evidence_gradient
 from pathkernel_core.system.errors import TooLargeError
 
@@ -70,6 +74,33 @@ def test_warm_modes_change_results_by_rounding_only():
         assert warm[0] == pytest.approx(cold[0], rel=1e-13)
         np.testing.assert_allclose(warm[1], cold[1], rtol=0, atol=1e-11 * abs(cold[1]).max())
     assert problem.form.memory is None  # the warmth is the descent's alone
+
+
+class CountingSoftmax(Softmax):
+    """The softmax, which counts factorisations of its curvature."""
+
+    name, count, is_multinomial = "counting", 0, False
+
+    def derivatives(self, outputs, targets):
+        CountingSoftmax.count += 1
+        return super().derivatives(outputs, targets)
+
+
+@pytest.mark.parametrize("space", ["examples", "features"])
+@pytest.mark.parametrize("solve", [pk.gp_limit, pk.minimise_action])
+def test_posterior_starts_from_the_mode_of_the_solution(solve, space, monkeypatch):
+    counting = {**likelihoods.LIKELIHOODS, "counting": CountingSoftmax()}
+    monkeypatch.setattr(likelihoods, "LIKELIHOODS", counting)
+    xi, labels, _ = data(3)
+    problem = pk.Problem(xi, labels, space, likelihood="counting")
+    solution = solve(problem, pk.Network((2, 2), 20, (9.0, 1, 1, 1), outputs=3))
+    CountingSoftmax.count = 0
+    warm = solution.predict(xi[:3])
+    steps = CountingSoftmax.count
+    cold = replace(solution, form=None).predict(xi[:3])
+    assert 2 * steps < CountingSoftmax.count - steps
+    np.testing.assert_allclose(warm.mean, cold.mean, rtol=1e-12)
+    np.testing.assert_allclose(warm.variance, cold.variance, rtol=1e-12)
 
 
 def test_independent_branches_of_given_kernels_are_those_of_shared_heads_with_a_diagonal():
