@@ -11,7 +11,7 @@ import math
 from collections.abc import Generator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 
@@ -50,7 +50,9 @@ class EnergyQuestion:
 
 
 Result = TypeVar("Result")
-AskingEnergy: TypeAlias = "Generator[EnergyQuestion, Any, Result]"
+EnergyAnswer: TypeAlias = "tuple[float, np.ndarray | None]"
+"""Energy, and its gradient unless the question does without."""
+AskingEnergy: TypeAlias = "Generator[EnergyQuestion, EnergyAnswer, Result]"
 """Generator that yields questions, is told energy and gradient, and returns a result."""
 
 

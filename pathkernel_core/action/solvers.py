@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeAlias
 
 import numpy as np
 
@@ -13,16 +12,19 @@ from pathkernel_core.action import quasi_newton
 from pathkernel_core.action.branches import BranchCoordinates, coordinates_of
 from pathkernel_core.action.coordinates import ChainCoordinates
 from pathkernel_core.action.descents import Descender, Descent, search
-from pathkernel_core.action.evaluations import Action, AskingEnergy, EnergyQuestion, History
+from pathkernel_core.action.evaluations import (
+    Action,
+    AskingEnergy,
+    EnergyAnswer,
+    EnergyQuestion,
+    History,
+)
 from pathkernel_core.action.solution import Minimum, Solution, Status
 from pathkernel_core.arrays.backend import Array, from_host
 from pathkernel_core.energy.problem import Problem
 from pathkernel_core.paths.network import Network
 from pathkernel_core.system.errors import NotPositiveDefiniteError
 from pathkernel_core.system.threads import blas_threads_for
-
-Answer: TypeAlias = "tuple[float, np.ndarray | None] | Exception"
-"""Answer to a question: energy and gradient, if it is needed, or what their evaluation raised."""
 
 
 def solver(
@@ -85,9 +87,9 @@ def prepare_evaluations(problem: Problem, networks: Sequence[Network]) -> Iterat
         yield
 
 
-def energies(questions: Sequence[EnergyQuestion]) -> list[Answer]:
+def energies(questions: Sequence[EnergyQuestion]) -> list[EnergyAnswer | Exception]:
     """Energies and gradients M − R, or the exceptions that their evaluations raised."""
-    answers: list[Answer | None] = [None] * len(questions)
+    answers: list[EnergyAnswer | Exception | None] = [None] * len(questions)
     by_form: dict[int, list[int]] = {}
     for index, question in enumerate(questions):
         by_form.setdefault(id(question.form), []).append(index)
@@ -110,7 +112,7 @@ def energies(questions: Sequence[EnergyQuestion]) -> list[Answer]:
     ]
 
 
-def _energy(question: EnergyQuestion) -> Answer:
+def _energy(question: EnergyQuestion) -> EnergyAnswer | Exception:
     arguments = question.factor, question.temperature, question.scales
     form = question.form
     evaluate = form.energy_and_gradient if question.needs_gradient else form.evaluate_energy

@@ -38,7 +38,7 @@ from pathkernel_core.energy.laplace.mode import (
     laplace_weights,
 )
 from pathkernel_core.energy.laplace.posterior import CrossPosterior, GivenCross, InputCross
-from pathkernel_core.energy.laplace.sizes import check_rows, has_class_blocks
+from pathkernel_core.energy.laplace.sizes import allows_class_blocks, check_rows
 from pathkernel_core.energy.laplace.structure import DENSE, Structure
 from pathkernel_core.energy.likelihoods.likelihood import ClassLikelihood
 from pathkernel_core.system.memory import check_memory
@@ -188,7 +188,7 @@ class KernelForm(LaplaceForm):
     def has_class_blocks(self, factor: np.ndarray) -> bool:
         """Whether classes are factorised one by one at a factor on the host."""
         outputs = self.labels.shape[1]
-        if not (has_class_blocks(outputs, self.likelihood) and is_common(factor, outputs)):
+        if not (allows_class_blocks(outputs, self.likelihood) and is_common(factor, outputs)):
             return False
         return keeps_digits(self._common_kernel(factor))
 
@@ -199,19 +199,23 @@ class KernelForm(LaplaceForm):
     def _structured_kernel(self, factor: np.ndarray) -> tuple[Array, Structure]:
         """Kernel at a factor on the host, and its structure: classes alone where that is exact."""
         examples, outputs = self.labels.shape
-        remedy = ""
-        if has_class_blocks(outputs, self.likelihood) and is_common(factor, outputs):
+        remedy = ", or the squared loss"
+        if allows_class_blocks(outputs, self.likelihood) and is_common(factor, outputs):
             kernel = self._common_kernel(factor)
             if keeps_digits(kernel):
                 return kernel, CLASS_BLOCKS
-            remedy = ", lower the prior variances or rescale the inputs"
+            remedy = (
+                "; or lower the prior variances, since the kernel is too large to factorise the "
+                "classes one by one"
+            )
         check_rows(examples, outputs, remedy)
         return self.kernel(from_host(factor, self.array)), DENSE
 
     def check_size(self) -> None:
         """Raise a TooLargeError if the rows (example, class) are too many."""
         examples, outputs = self.labels.shape
-        check_rows(examples, outputs, ", or the Gaussian process limit alone (widths of inf)")
+        remedy = ", the squared loss, or the Gaussian process limit alone (widths of inf)"
+        check_rows(examples, outputs, remedy)
 
     def _mode(self, kernel: Array, structure: Structure) -> Mode:
         """Coefficients a (P, C) of the mode f = K a."""

@@ -14,26 +14,29 @@ MOST_ROWS = 6000
 _MOST_ELEMENTS = MATRICES * MOST_ROWS**2  # of all matrices of an evaluation
 
 
-def check_rows(examples: int, outputs: int, remedy: str = "") -> None:
-    """Raise a TooLargeError if the rows (example, class) are too many for one factorisation."""
+def check_rows(examples: int, outputs: int, remedy: str = ", or the squared loss") -> None:
+    """Raise a TooLargeError if the rows (example, class) are too many for one factorisation.
+
+    The remedy ends a sentence on fewer examples.
+    """
     rows = examples * outputs
     if rows > MOST_ROWS:
         raise TooLargeError(
             f"{examples} examples with {outputs} outputs have P·C = {rows} rows, more than "
             f"{MOST_ROWS}: an evaluation of classes holds about {MATRICES} matrices of {rows} × "
             f"{rows}, {MATRICES * rows**2 / 2**27:.3g} GiB in float64; take at most "
-            f"{MOST_ROWS // outputs} examples{remedy}, or the squared loss"
+            f"{MOST_ROWS // outputs} examples{remedy}"
         )
 
 
-def has_class_blocks(outputs: int, likelihood: ClassLikelihood) -> bool:
+def allows_class_blocks(outputs: int, likelihood: ClassLikelihood) -> bool:
     """Whether classes with a kernel in common are factorised one by one."""
     return outputs > 1 and likelihood.is_multinomial
 
 
 def check_classes(examples: int, outputs: int, likelihood: ClassLikelihood) -> None:
     """Raise a TooLargeError if not even the Gaussian process limit fits into memory."""
-    if not has_class_blocks(outputs, likelihood):
+    if not allows_class_blocks(outputs, likelihood):
         check_rows(examples, outputs)
         return
     matrices = matrices_of_blocks(outputs)
