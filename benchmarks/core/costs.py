@@ -56,6 +56,10 @@ SHAPES = {
         (100, 4, 5, 3), (300, 4, 5, 3), (300, 16, 5, 2), (100, 16, 5, 10), (600, 4, 5, 2),
         (60, 4, 5, 10), (1000, 2, 5, 1), (30, 2, 5, 3),
     ],
+    "blocks of classes": [
+        (100, 4, 20, 3), (300, 4, 20, 3), (100, 16, 50, 10), (200, 4, 200, 5), (500, 4, 20, 10),
+        (600, 4, 20, 2), (60, 4, 10, 10), (1000, 2, 50, 3), (30, 2, 10, 3), (30, 2, 10, 30),
+    ],
     "chain": [(2,), (4,), (16,), (64,), (144,), (256,), (512,), (1024,)],
 }  # fmt: skip
 
@@ -113,7 +117,11 @@ def _of_classes(form: str, shape: tuple[int, ...]) -> tuple[costs.Sizes, Callabl
         kernels = np.einsum("api,bqi->pqab", xi, xi) / inputs
         problem = pk.Problem.from_kernels(kernels, rows, likelihood=likelihood)
     else:
-        problem = pk.Problem(xi, rows, form, likelihood=likelihood)
+        space = "examples" if form == "blocks" else form
+        problem = pk.Problem(xi, rows, space, likelihood=likelihood)
+    if form == "blocks":  # of the limit, which starts from outputs of 0
+        limit, sizes = np.eye(paths * outputs), costs.Sizes(*shape, classes=True)
+        return sizes, lambda: problem.form.evaluate_energy(limit, math.nan)
     warm, size = problem.form.for_descent(), paths * outputs
     change = np.tril(generator.standard_normal((size, size))) / (10 + size)
     factors = itertools.cycle([np.eye(size) + change, np.eye(size) + 1.1 * change])

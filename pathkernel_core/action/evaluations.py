@@ -38,16 +38,21 @@ class EnergyQuestion:
     temperature : float
     scales : array, shape (n·C, 1), or None
         Scales of the paths, see :meth:`Form.energy_and_gradient`.
+    needs_gradient : bool
+        Whether the answer must have the gradient, or may have None in its place.
     """
 
     form: Form
     factor: np.ndarray
     temperature: float
     scales: np.ndarray | None
+    needs_gradient: bool = True
 
 
 Result = TypeVar("Result")
-AskingEnergy: TypeAlias = "Generator[EnergyQuestion, tuple[float, np.ndarray], Result]"
+EnergyAnswer: TypeAlias = "tuple[float, np.ndarray | None]"
+"""Energy, and its gradient unless the question does without."""
+AskingEnergy: TypeAlias = "Generator[EnergyQuestion, EnergyAnswer, Result]"
 """Generator that yields questions, is told energy and gradient, and returns a result."""
 
 
@@ -156,8 +161,13 @@ class Action:
         """Number of evaluations in both precisions."""
         return self.evaluations + self.single_evaluations
 
-    def evaluate(self, coordinates: np.ndarray) -> AskingEnergy[quasi_newton.Iterate]:
-        """Value and gradient at coordinates; infinite where the kernel cannot be factorised."""
+    def evaluate(
+        self, coordinates: np.ndarray, needs_gradient: bool = True
+    ) -> AskingEnergy[quasi_newton.Iterate]:
+        """Value and gradient at coordinates; infinite where the kernel cannot be factorised.
+
+        A gradient that is not needed may be NaN.
+        """
         if self.evaluations >= self.limit:
             raise OutOfEvaluationsError
         self.evaluations += 1
@@ -170,10 +180,20 @@ class Action:
             # the kernel is linear in U, so that σ²_0 can go into its factor: no copy of the
             # features for each variance; the gradient gets σ²_0 back by the chain rule
             energy, gradient = yield EnergyQuestion(
-                self.form, math.sqrt(variance) * factors[0], self.temperature, self._scales
+                self.form,
+                math.sqrt(variance) * factors[0],
+                self.temperature,
+                self._scales,
+                needs_gradient,
             )
-            energy, gradient = energy / network.smallest_width, gradient * (variance / width)
+            energy = energy / network.smallest_width
             excess = self.coordinates.excess_entropy(coordinates) / network.smallest_width
+            if gradient is None:
+                norm = math.nan if self.coordinates.size else 0.0
+                slope = np.full_like(coordinates, math.nan)
+                detail = Evaluation(coordinates, factors, excess, energy, norm)
+                return quasi_newton.Iterate(coordinates, detail.value, slope, detail)
+            gradient = gradient * (variance / width)
             norm = unit * self.coordinates.largest_slope(coordinates, relative, factors, gradient)
         except (NotPositiveDefiniteError, np.linalg.LinAlgError, ValueError):
             if self.evaluations == 1:  # a defect of the problem; later, only too long a step

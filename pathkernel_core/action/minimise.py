@@ -226,6 +226,7 @@ def descender(
             "leave it out, or convert xi and labels, or kernels, to float64"
         )
     action = Action(problem, network, temperature, mixed_precision)
+    problem.check_size(network)
     return Descender(action, tolerance, max_evaluations, report, to_rounding=is_default)
 
 
@@ -249,7 +250,8 @@ def gp_limit(problem: Problem, network: Network, temperature: float | None = Non
     array([1., 1., 1., 1.])
     """
     temperature = _checked_temperature(problem, network, temperature)
-    with prepare_evaluations(problem, [network]):
+    infinite = replace(network, widths=(math.inf,) * len(network.widths))
+    with prepare_evaluations(problem, [infinite]):
         (solution,) = answer_all([limit_solver(Action(problem, network, temperature))], energies)
     return solution
 

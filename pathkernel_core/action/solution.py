@@ -26,7 +26,7 @@ from pathkernel_core.arrays.backend import (
     to_host,
 )
 from pathkernel_core.arrays.products import matmul
-from pathkernel_core.energy.form import Predictor
+from pathkernel_core.energy.form import Form, Predictor
 from pathkernel_core.energy.laplace.forms import LaplaceForm
 from pathkernel_core.energy.posterior import PREDICTION_ELEMENTS
 from pathkernel_core.energy.problem import Problem
@@ -119,7 +119,7 @@ class Solution:
         Evaluations of the energy, in float64 and float32, and accepted steps.
     gradient_norm : float
         Largest entry of the gradients ∂(S/N)/∂U of all order parameters; of independent branches
-        with u_l below σ² times u_l/σ².
+        with u_l below σ² times u_l/σ². NaN at the limit of classes, where it is not computed.
     action_history, gradient_history : arrays, shape (iterations + 1,)
         Action per width and gradient norm at the start and after each step; with mixed precision
         the first of them with the rounding of float32.
@@ -137,6 +137,9 @@ class Solution:
         methods raise a NotPositiveDefiniteError.
     check : Solution or None
         Minimum by expectation propagation, if :func:`minimise_action` was asked for it.
+    form : Form or None
+        Form of the energy that was evaluated last. Of classes it knows a mode of the outputs near
+        that of the solution, from which the posterior starts.
     single_evaluations : int
         Evaluations in float32 among ``evaluations``; 0 without mixed precision.
     single_fallbacks : int
@@ -163,6 +166,7 @@ class Solution:
     searched: bool = True
     failure: str = ""
     check: Solution | None = field(default=None, repr=False)
+    form: Form | None = field(default=None, repr=False)
     single_evaluations: int = 0
     single_fallbacks: int = 0
 
@@ -432,5 +436,6 @@ class Solution:
         factor = math.sqrt(network.kernel_variance) * self.factors[0]
         if network.has_skips:
             factor *= network.path_scales[:, None]
+        form = self.form or self.problem.form_for(network)
         with blas_threads_for(self.problem.seconds_for(network)):
-            return self.problem.form_for(network).posterior(factor, self.temperature), factor
+            return form.posterior(factor, self.temperature), factor

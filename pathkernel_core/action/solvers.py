@@ -8,10 +8,17 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from pathkernel_core.action import quasi_newton
 from pathkernel_core.action.branches import BranchCoordinates, coordinates_of
 from pathkernel_core.action.coordinates import ChainCoordinates
 from pathkernel_core.action.descents import Descender, Descent, search
-from pathkernel_core.action.evaluations import Action, AskingEnergy, EnergyQuestion, History
+from pathkernel_core.action.evaluations import (
+    Action,
+    AskingEnergy,
+    EnergyAnswer,
+    EnergyQuestion,
+    History,
+)
 from pathkernel_core.action.solution import Minimum, Solution, Status
 from pathkernel_core.arrays.backend import Array, from_host
 from pathkernel_core.energy.problem import Problem
@@ -51,18 +58,19 @@ def solver(
 
 def limit_solver(action: Action) -> AskingEnergy[Solution]:
     """Solution at the Gaussian process limit."""
-    return (yield from _without_descent(action, action.coordinates.gp_limit, Status.GP_LIMIT))
+    point = yield from action.evaluate(action.coordinates.gp_limit, needs_gradient=False)
+    return _without_descent(action, point, Status.GP_LIMIT)
 
 
 def stationary_solver(action: Action, coordinates: np.ndarray) -> AskingEnergy[Solution]:
     """Solution at coordinates where the gradient is known to vanish."""
-    return (yield from _without_descent(action, coordinates, Status.CONVERGED, searched=False))
+    point = yield from action.evaluate(coordinates)
+    return _without_descent(action, point, Status.CONVERGED, searched=False)
 
 
 def _without_descent(
-    action: Action, coordinates: np.ndarray, status: Status, searched: bool = True
-) -> AskingEnergy[Solution]:
-    point = yield from action.evaluate(coordinates)
+    action: Action, point: quasi_newton.Iterate, status: Status, searched: bool = True
+) -> Solution:
     history = History()
     history.append(point.detail)
     return _solution(action, [Descent(point.detail, status, history)], searched)
@@ -79,9 +87,9 @@ def prepare_evaluations(problem: Problem, networks: Sequence[Network]) -> Iterat
         yield
 
 
-def energies(questions: Sequence[EnergyQuestion]) -> list[tuple[float, np.ndarray] | Exception]:
+def energies(questions: Sequence[EnergyQuestion]) -> list[EnergyAnswer | Exception]:
     """Energies and gradients M − R, or the exceptions that their evaluations raised."""
-    answers: list[tuple[float, np.ndarray] | Exception | None] = [None] * len(questions)
+    answers: list[EnergyAnswer | Exception | None] = [None] * len(questions)
     by_form: dict[int, list[int]] = {}
     for index, question in enumerate(questions):
         by_form.setdefault(id(question.form), []).append(index)
@@ -104,10 +112,12 @@ def energies(questions: Sequence[EnergyQuestion]) -> list[tuple[float, np.ndarra
     ]
 
 
-def _energy(question: EnergyQuestion) -> tuple[float, np.ndarray] | Exception:
+def _energy(question: EnergyQuestion) -> EnergyAnswer | Exception:
     arguments = question.factor, question.temperature, question.scales
+    form = question.form
+    evaluate = form.energy_and_gradient if question.needs_gradient else form.evaluate_energy
     try:
-        return question.form.energy_and_gradient(*arguments)
+        return evaluate(*arguments)
     except (NotPositiveDefiniteError, np.linalg.LinAlgError, ValueError) as error:
         return error
 
@@ -155,6 +165,7 @@ def _solution(action: Action, descents: Sequence[Descent], searched: bool = True
             if minimum is not descent
         ),
         searched=searched,
+        form=action.form,
         single_evaluations=action.single_evaluations,
         single_fallbacks=action.fallbacks,
     )

@@ -73,6 +73,8 @@ def choose_variance(
     ------
     ValueError
         If no variance is given, or all minimisations failed; and as for :func:`minimise_action`.
+    TooLargeError
+        If minimisations do not fit into memory.
 
     Examples
     --------
@@ -87,6 +89,7 @@ def choose_variance(
     grid = sorted({positive("each of variances", variance) for variance in variances})
     if not grid:
         raise ValueError("variances is empty; give at least one")
+    problem.check_size(network)  # before the limits, which may be smaller
     solutions: list[Solution | None] = []
     limits: list[float] = []
     for number, variance in enumerate(grid):

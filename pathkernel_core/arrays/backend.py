@@ -354,6 +354,19 @@ def fill_rows(parts: Iterable[Array], rows: int) -> Array:
     return array
 
 
+def map_rows(function: Callable, array: Array, xp: Any) -> Any:
+    """Results of a function of each row of an array, stacked: an array, or a tuple of them.
+
+    JAX runs it in a loop, so that its program does not grow with the rows.
+    """
+    if is_jax_namespace(xp):
+        return sys.modules["jax"].lax.map(function, array)
+    results = [function(array[row, ...]) for row in range(array.shape[0])]
+    if isinstance(results[0], tuple):
+        return tuple(xp.stack(parts) for parts in zip(*results))
+    return xp.stack(results)
+
+
 def identity(size: int, like: Array, xp: Any) -> Array:
     """Identity matrix with the dtype and device of ``like``."""
     if is_jax_namespace(xp):  # a traced array has no device; the compiler places constants

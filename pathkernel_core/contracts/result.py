@@ -49,6 +49,9 @@ class Result(Options, abc.ABC):
     of_probabilities : bool
         Whether it takes studies of the logistic and the softmax likelihood, too, which have
         probabilities and no temperature. If not, as by default, it is refused for them.
+    of_several_outputs : bool
+        Whether it takes studies of several outputs, as of more than two classes, which is the
+        default. If not, it is refused for them.
     view_options : tuple of str
         Those of the options ``temperature`` and ``seed`` that only select the view, so that
         ``show`` and ``plot`` may set them.
@@ -58,6 +61,7 @@ class Result(Options, abc.ABC):
     summary: ClassVar[str]
     of_all_values: ClassVar[bool] = False
     of_probabilities: ClassVar[bool] = False
+    of_several_outputs: ClassVar[bool] = True
     view_options: ClassVar[tuple[str, ...]] = ()
     command: ClassVar[str] = ""
 

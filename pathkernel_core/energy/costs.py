@@ -8,6 +8,7 @@ problem always has the same form.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -25,6 +26,14 @@ _LONG = 0.08  # seconds of an evaluation; a minimisation of such takes about a s
 _MIXED = 0.6  # seconds of evaluations with mixed precision, over those in float64 alone
 _SHARED_BY = 20  # evaluations, at least, that share the kernels made once
 
+MATRICES = 13  # of all rows that an evaluation of classes holds
+
+
+def matrices_of_blocks(outputs: int) -> float:
+    """Matrices (P, P) that an energy of classes with a kernel in common holds."""
+    return 3.0 * outputs + 6.0
+
+
 # seconds per operation of an evaluation, by form: the last line of python -m benchmarks.core.costs
 RATES: Mapping[str, tuple[float, ...]] = {
     "examples": (9.9e-11, 6.1e-11, 1.5e-11, 8.1e-09, 1.8e-06, 2.1e-05),
@@ -34,6 +43,7 @@ RATES: Mapping[str, tuple[float, ...]] = {
     "examples of classes": (3.9e-11, 1.1e-10, 8.5e-08, 2e-03),
     "features of classes": (2e-11, 9e-10, 4.5e-08, 1.8e-03),
     "kernels of classes": (1.2e-10, 1.1e-10, 7.3e-08, 1.7e-03),
+    "blocks of classes": (4e-10, 8.7e-08, 1.1e-04, 2.9e-03),
 }
 
 
@@ -117,6 +127,8 @@ def _operations_of_classes(form: str, sizes: Sizes) -> tuple[float, ...]:
     if form == "features":
         mixed = width * sizes.outputs
         return rows * mixed**2, mixed**3, rows * mixed, 1
+    if form == "blocks":  # of the limit, from outputs of 0 and without the gradient
+        return rows * sizes.examples**2, rows * sizes.examples, sizes.outputs, 1
     if form == "examples":
         products = sizes.outputs**2 * sizes.examples * width * (sizes.examples + sizes.paths)
     else:
@@ -164,6 +176,18 @@ def pays_in_single(form: str, sizes: Sizes) -> bool:
     return not sizes.classes and seconds >= max(_LONG, 2 * host)
 
 
+def limit_form(sizes: Sizes, form: str) -> str:
+    """Form in which the Gaussian process limit is evaluated: "blocks" for several classes.
+
+    They have a kernel in common there, and are factorised one by one, unless features are cheaper.
+    """
+    if not sizes.classes or sizes.outputs == 1:
+        return form
+    if form == "features" and evaluation_seconds(form, sizes) < evaluation_seconds("blocks", sizes):
+        return form
+    return "blocks"
+
+
 def evaluations(sizes: Sizes, width: float) -> float:
     """Rough number of evaluations of a minimisation to the default tolerance.
 
@@ -179,6 +203,8 @@ def evaluations(sizes: Sizes, width: float) -> float:
 def minimisation_seconds(sizes: Sizes, width: float, form: str | None = None) -> float:
     """Seconds of a minimisation on one core, in a form of the energy or the cheapest one."""
     form = cheapest_form(sizes) if form is None else form
+    if math.isinf(width) and sizes.classes:
+        return evaluation_seconds(limit_form(sizes, form), sizes)
     share = _MIXED if pays_in_single(form, sizes) else 1.0
     once = share * evaluation_seconds(form, sizes) + evaluation_seconds("chain", sizes)
     return evaluations(sizes, width) * once
@@ -195,8 +221,11 @@ def minimisation_bytes(sizes: Sizes, width: float, form: str | None = None) -> f
     if sizes.classes:
         factorised = paths * sizes.inputs if form == "features" else rows
         # factors and Newton's method; the features as they are, mixed, or the kernels
-        elements = 13.0 * factorised**2 + 2.0 * features / sizes.outputs**2
+        elements = MATRICES * float(factorised) ** 2
         elements += 3.0 * features if form == "features" else 0.0
+        if math.isinf(width) and limit_form(sizes, form) == "blocks":
+            elements = matrices_of_blocks(sizes.outputs) * float(sizes.examples) ** 2
+        elements += 2.0 * features / sizes.outputs**2
         elements += sizes.kernel_elements if form == "kernels" else 0.0
     elif form == "features":
         stored = (paths * sizes.inputs) ** 2

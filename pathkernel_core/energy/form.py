@@ -157,6 +157,19 @@ class Form(ABC):
             If K + T1 is not positive definite.
         """
 
+    def evaluate_energy(
+        self, factor: np.ndarray, temperature: float, scales: np.ndarray | None = None
+    ) -> tuple[float, np.ndarray | None]:
+        """Energy as of :meth:`energy_and_gradient`, for a caller that needs no gradient.
+
+        The gradient is None where it would cost as much as the energy, or more.
+        """
+        return self.energy_and_gradient(factor, temperature, scales)
+
+    def check_size(self) -> None:
+        """Raise a TooLargeError if an evaluation at some order parameter is too large."""
+        return
+
     def pays_together(self, points: int) -> bool:
         """Whether evaluations of so many order parameters are faster together."""
         return False

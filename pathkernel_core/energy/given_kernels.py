@@ -176,6 +176,13 @@ class GivenKernels(SharedKernels):
         evaluate = compile_function(_of_factor, array_namespace(kernels=self.kernels))
         return evaluate(self.kernels, factor, self.labels)
 
+    def common_kernel(self, factor: Array) -> Array:
+        """Kernel K (P, P) that independent outputs have in common, of a factor (n, r) of one."""
+        evaluate = compile_function(
+            _of_one_output, array_namespace(kernels=self.kernels), static=("index",)
+        )
+        return evaluate(self.kernels, factor, self.labels, index=self.index)
+
     def sums(self, weights: Array) -> Array:
         """Gradient with respect to U_1 of symmetric weights (P·C, P·C) of the entries of K."""
         evaluate = compile_function(_sums, array_namespace(kernels=self.kernels), static=("index",))
@@ -275,6 +282,12 @@ def _of_factor(kernels: Array, factor: Array, labels: Array) -> Array:
     index = index_of(factor, labels.shape[1])
     weights = index.of_factor(factor, array_namespace(kernels=kernels))
     return _of_weights(kernels, weights, labels)
+
+
+def _of_one_output(kernels: Array, factor: Array, labels: Array, *, index: PairIndex) -> Array:
+    xp = array_namespace(kernels=kernels)
+    u = xp.reshape(matmul(factor, xp.matrix_transpose(factor)), (1, -1))
+    return mixed_kernel(kernels, index.of_pairs(u, xp), labels)
 
 
 def _factorised(

@@ -29,7 +29,8 @@ from pathkernel_core.arrays.products import matmul
 from pathkernel_core.energy.costs import WHITENED, Sizes
 from pathkernel_core.energy.given_kernels import GivenKernels, mixed_kernel
 from pathkernel_core.energy.kernel_index import BranchIndex, PairIndex
-from pathkernel_core.energy.laplace.forms import LaplaceKernels, check_rows
+from pathkernel_core.energy.laplace.forms import LaplaceKernels
+from pathkernel_core.energy.laplace.sizes import check_classes
 from pathkernel_core.energy.likelihoods.likelihood import ClassLikelihood, Likelihood
 from pathkernel_core.energy.statistics import check_given
 from pathkernel_core.system.errors import NotPositiveDefiniteError
@@ -80,7 +81,8 @@ def _targets(labels: Array, kernels: Array, likelihood: Likelihood) -> Array:
     """Targets (P, C) of kernels (…, P, P), checked before work is done."""
     targets = likelihood.targets(labels, "kernels", kernels, kernels.shape[-1])
     if not likelihood.is_gaussian:
-        check_rows(*targets.shape)
+        examples, outputs = targets.shape
+        check_classes(examples, outputs, cast("ClassLikelihood", likelihood))
     return targets
 
 

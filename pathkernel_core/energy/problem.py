@@ -24,6 +24,7 @@ from pathkernel_core.energy.costs import (
     Sizes,
     cheapest_form,
     evaluation_seconds,
+    limit_form,
     pays_in_single,
 )
 from pathkernel_core.energy.examples import ExampleSpace
@@ -75,7 +76,9 @@ class Problem:
         not those of the likelihood, integers 0 and 1 for the squared loss, or the kernels of all
         pairs of paths would have more than 2³⁰ elements.
     TooLargeError
-        If classes of more than 6,000 rows P·C have as many features n·N_0·C.
+        If classes are too many even for the Gaussian process limit: if there are more than 6,000
+        features n·N_0·C, and P examples of C classes need more memory than 6,000 rows P·C of a
+        finite width do. Those a finite width refuses by itself.
     TypeError
         If the arrays are of different libraries or devices, or not real floating.
     PrecisionError
@@ -391,7 +394,15 @@ class Problem:
 
     def seconds_for(self, network: Network) -> float:
         """Rough seconds of one evaluation for a network on one core."""
-        return evaluation_seconds(self.form_for(network).name, self.sizes_for(network))
+        form, sizes = self.form_for(network).name, self.sizes_for(network)
+        if not network.finite_widths:
+            form = limit_form(sizes, form)
+        return evaluation_seconds(form, sizes)
+
+    def check_size(self, network: Network) -> None:
+        """Raise a TooLargeError if minimisations do not fit into memory, as its limit may."""
+        if network.finite_widths:
+            self.form_for(network).check_size()
 
     def pays_in_single(self, network: Network) -> bool:
         """Whether descents of a network are faster if they begin in float32."""

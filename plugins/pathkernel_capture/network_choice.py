@@ -143,6 +143,7 @@ def choose_network(
             scaled = train.scale_tokens(scale)
             problem = Problem(scaled.xi, scaled.labels, likelihood=likelihood)
             network = Network(train.heads, max(grid["width"]), outputs=outputs, skips=skips)
+            problem.check_size(network)  # before the limits, which may be smaller
             for temperature in grid["temperature"]:
                 at = f"scale {scale:g}, GP limit{_at(temperature)}"
                 progress(Progress(len(rows), total, at))

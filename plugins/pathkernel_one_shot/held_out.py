@@ -76,7 +76,7 @@ def episode_set(name: str, episodes: int, label_vectors: np.ndarray, seed: int =
     name : str
         :data:`VALIDATION` or one of :data:`TEST_SETS`.
     episodes : int
-        Even number of episodes.
+        Number of episodes: even for two classes, at least C for more.
     label_vectors : array, shape (C + 1, 192)
         Label vectors of −, + and ? of the network, and of further classes.
     seed : int
@@ -85,14 +85,14 @@ def episode_set(name: str, episodes: int, label_vectors: np.ndarray, seed: int =
     Raises
     ------
     ValueError
-        If there is no such set, or the number of episodes is odd.
+        If there is no such set, or the number of episodes does not fit the classes.
     pathkernel_one_shot.image_sources.ImageDataError
         If image data are missing or damaged, or cannot be downloaded.
     """
     names = tuple(_SOURCES)  # their order makes the streams: append new sets
     if name not in names:
         raise ValueError(f"name must be one of {', '.join(names)}, but is {name!r}")
-    check_episodes("episodes", episodes)
+    check_episodes("episodes", episodes, len(label_vectors) - 1)
     stream = np.random.SeedSequence(seed, spawn_key=(_STREAMS, names.index(name)))
     generator = np.random.default_rng(stream)
     return draw_episodes(_SOURCES[name], episodes, label_vectors, generator)

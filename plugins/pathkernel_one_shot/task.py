@@ -14,7 +14,7 @@ from pathkernel_core.paths.layers import QueryKey
 from pathkernel_one_shot.held_out import TEST_SETS, VALIDATION, draw_episodes, episode_set
 from pathkernel_one_shot.idx import FASHION_MNIST, MNIST, IdxSet
 from pathkernel_one_shot.omniglot import ARCHIVE_DIGESTS, SPLIT_DIGESTS, SPLITS
-from pathkernel_one_shot.tokens import WIDTH, label_vectors
+from pathkernel_one_shot.tokens import WIDTH, check_episodes, label_vectors
 from pathkernel_tasks.heads_file import check_heads_suffix, heads_digest, read_heads
 from pathkernel_trained.bundled import bundled_digests, heads_path
 
@@ -66,22 +66,23 @@ class OneShotImages(Task):
     )
     examples: int = option(
         600,
-        "Number of training episodes, as many of each label, to within one.",
+        "Number of training episodes, as many of each label, to within one: even for two ways, and "
+        "at least one for each of more.",
         minimum=2,
-        even=True,
     )
     test_examples: int = option(
         1000,
         "Number of episodes of each test set and of the validation set, as many of each label, "
-        "to within one.",
+        "to within one: even for two ways, and at least one for each of more.",
         minimum=2,
-        even=True,
     )
     label_seed: int = option(
         0, "Seed of the label vectors that the file of heads lacks.", minimum=0
     )
 
     def __post_init__(self):
+        for name in ("examples", "test_examples"):
+            check_episodes(name, getattr(self, name), self.ways)
         if self.heads != "random":
             self._check_file_options()
 

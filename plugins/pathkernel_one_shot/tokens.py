@@ -210,10 +210,19 @@ def label_vectors(seed: int = 0, classes: int = 2) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal((classes + 1, WIDTH))
 
 
-def check_episodes(name: str, episodes: int) -> None:
-    """Raise ValueError unless a number of episodes is even and at least 2."""
-    if episodes < 2 or episodes % 2:
+def check_episodes(name: str, episodes: int, ways: int = 2) -> None:
+    """Raise ValueError unless a number of episodes is one that a task of so many classes draws.
+
+    Two classes have equally many episodes, a number that is even and at least 2. More have equally
+    many to within one, and each at least one episode.
+    """
+    if ways == 2 and (episodes < 2 or episodes % 2):
         raise ValueError(f"{name} must be even and at least 2, but is {episodes}")
+    if episodes < ways:
+        raise ValueError(
+            f"{name} must be at least {ways}, an episode for each of the {ways} classes (ways), "
+            f"but is {episodes}"
+        )
 
 
 def _episodes(images: np.ndarray, answers: np.ndarray) -> Episodes:

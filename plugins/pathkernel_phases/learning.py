@@ -32,7 +32,7 @@ def missing_seeds(study: StoredStudy, report: Report) -> Iterator[tuple[str, xr.
     Raises
     ------
     ValueError
-        If the study does not sweep ``examples``, or has several outputs.
+        If the study does not sweep ``examples``.
     """
     dataset = study.dataset
     if swept_option(dataset) != "examples":
@@ -40,8 +40,6 @@ def missing_seeds(study: StoredStudy, report: Report) -> Iterator[tuple[str, xr.
             "learning curves need a study of several numbers of training examples; run it again "
             "with, for example, --examples 26,50,100,200,400"
         )
-    if "output" in dataset.dims:
-        raise ValueError("learning curves are of networks with one output; this study has several")
     if dataset.attrs.get("token_kernel", "linear") != "linear":
         raise ValueError(
             "the average case needs the kernel between test examples, which a study with "

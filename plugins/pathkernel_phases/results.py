@@ -62,6 +62,7 @@ class LearningCurves(Result):
     """
 
     name = "learning-curves"
+    of_several_outputs = False
     summary = "Compare errors against the number of examples with the average case"
     of_all_values = True
 

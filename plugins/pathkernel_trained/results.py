@@ -33,6 +33,7 @@ class Comparison(Result):
     """
 
     name = "comparison"
+    of_several_outputs = False
     command = "compare"
     summary = "Compare a trained network's order parameter with the theory"
     view_options = ("temperature", "seed")
@@ -94,6 +95,7 @@ class Pruning(PruningOptions, Result):
     """
 
     name = "pruning"
+    of_several_outputs = False
     command = "prune"
     summary = "Find which heads of a trained network matter"
 

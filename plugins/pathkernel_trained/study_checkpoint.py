@@ -39,10 +39,6 @@ def study_checkpoint(
             f"the study {folder} has the token kernel {kernel}, but the trained networks attend to "
             "bare tokens; compare and prune a study without --token-kernel"
         )
-    if "output" in study.dataset.dims:
-        raise StudyError(
-            f"the study {folder} has several outputs, and the trained networks have one"
-        )
     if "heads" not in identity["provenance"]:
         kind = "random" if identity["options"].get("heads") == "random" else "made by its task"
         reason = f"the heads of {folder} are {kind}, so that no trained network belongs to them"

@@ -331,7 +331,8 @@ def test_type_that_numpy_lacks(tmp_path):
     ("options", "message"),
     [
         ({"examples": 3}, "examples must be even"),
-        ({"test_examples": 0}, "test_examples must be even and at least 2"),
+        ({"test_examples": 7}, "test_examples must be even and at least 2"),
+        ({"test_examples": 0}, "test_examples must be at least 2"),
         ({"layers": 0}, "layers must be at least 1"),
         ({"heads_per_layer": 0}, "heads_per_layer must be at least 1"),
         ({"qk_width": -1}, "qk_width must be at least 1"),

@@ -85,6 +85,17 @@ def test_parts_have_the_images_of_the_whole(generator):
         np.testing.assert_array_equal(joined, getattr(episodes, name))
 
 
+@pytest.mark.parametrize("name", ["examples", "test_examples"])
+@pytest.mark.parametrize("ways", WAYS)
+def test_numbers_of_episodes_that_the_classes_allow(ways, name):
+    for episodes in (ways, ways + 1, 3 * ways, 3 * ways + 2):
+        assert getattr(OneShotImages(ways=ways, **{name: episodes}), name) == episodes
+    with pytest.raises(ValueError, match=rf"^{name} must be at least {ways}, .* but is {ways - 1}"):
+        OneShotImages(ways=ways, **{name: ways - 1})
+    with pytest.raises(ValueError, match=rf"^{name} must be even"):
+        OneShotImages(ways=2, **{name: 2 * ways + 1})
+
+
 needs_data = pytest.mark.skipif(
     not os.environ.get("PATHKERNEL_DATA"),
     reason="set PATHKERNEL_DATA to a folder that holds the image archives",
@@ -107,6 +118,21 @@ def test_trained_heads_see_their_own_label_vectors():
     _, vectors = task._trained_heads()
     _, two = OneShotImages()._trained_heads()
     np.testing.assert_array_equal(vectors[:3], two)
+
+
+@pytest.mark.data
+@needs_data
+def test_sets_of_any_number_of_episodes_have_every_class():
+    task = OneShotImages(**SMALL, ways=5, examples=6, test_examples=7)
+    drawn = task.realise(0)
+    for part, count in ((drawn.train, 6), (drawn.test_sets["mnist"], 7), (drawn.validation, 7)):
+        counts = (part.labels > 0).sum(axis=0)
+        assert counts.sum() == count
+        assert counts.min() == 1
+    (first, *_) = task.evaluation_sets(0, 9).values()
+    assert sum(len(batch.labels) for batch in first) == 9
+    with pytest.raises(ValueError, match="episodes must be at least 5"):
+        [list(batches) for batches in task.evaluation_sets(0, 4).values()]
 
 
 @pytest.mark.data

@@ -58,8 +58,8 @@ def run_result(
     ------
     StudyError
         If the path is no folder of a study, or the study is damaged or incomplete, or the folder
-        cannot be written, or the study has probabilities of classes, which the result does not
-        take.
+        cannot be written, or the study has probabilities of classes or several outputs, which the
+        result does not take.
     ValueError
         If an option of the result is out of range.
     PluginError
@@ -77,14 +77,9 @@ def run_result(
     study = StoredStudy(path, plugins, executor, threads)
     if result.name == "study":
         raise PluginError("the result 'study' has the name of the study itself; give it another")
-    likelihood = study.identity.get("likelihood", "squared")
-    if likelihood != "squared" and not result.of_probabilities:
-        raise StudyError(
-            f"{result.name} is computed for the squared loss and its temperature, but {study.path} "
-            f"is a study of the {likelihood} likelihood, which has probabilities instead; run a "
-            "study without --likelihood for it"
-        )
+    _check_likelihood(result, study)
     _check_study(study)
+    _check_outputs(result, study)
     reported = False
     _log.info("%s: %s", study.path, result)
 
@@ -107,6 +102,28 @@ def run_result(
             finally:  # Ctrl-C leaves the parts so far in the folder, and the next run does the rest
                 _publish(single, result.name)
     return StoredStudy(path, plugins)
+
+
+def _check_likelihood(result: Result, study: StoredStudy) -> None:
+    """Check that a result takes the study's likelihood."""
+    likelihood = study.identity.get("likelihood", "squared")
+    if likelihood != "squared" and not result.of_probabilities:
+        # of classes by softmax, the study that is asked for would be refused in turn
+        two = likelihood == "softmax" and not result.of_several_outputs
+        raise StudyError(
+            f"{result.command} needs the squared loss and its temperature, but {study.path} is a "
+            f"study of the {likelihood} likelihood, which has probabilities instead; run a study "
+            f"{'of two classes ' if two else ''}without --likelihood for it"
+        )
+
+
+def _check_outputs(result: Result, study: StoredStudy) -> None:
+    """Check that a result takes the study's outputs."""
+    if "output" in study.dataset.dims and not result.of_several_outputs:
+        raise StudyError(
+            f"{result.command} takes one output, but the study {study.path} has "
+            f"{study.dataset.sizes['output']}; run a study of two classes, or of one target, for it"
+        )
 
 
 def _check_study(study: StoredStudy) -> None:

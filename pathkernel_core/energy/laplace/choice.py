@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathkernel_core.arrays.backend import Array
 from pathkernel_core.energy.costs import Sizes, cheapest_form
 from pathkernel_core.energy.laplace.features import LaplaceFeatures
-from pathkernel_core.energy.laplace.forms import MOST_ROWS, LaplaceExamples, check_rows
+from pathkernel_core.energy.laplace.forms import LaplaceExamples
+from pathkernel_core.energy.laplace.sizes import MOST_ROWS, check_classes
 from pathkernel_core.energy.likelihoods.likelihood import ClassLikelihood
 from pathkernel_core.system.errors import TooLargeError
 
@@ -37,7 +38,7 @@ def laplace_form(
         chosen = cheapest_form(sizes) if few_rows else "features"
         space = chosen if small_features else "examples"
     if space == "examples":
-        check_rows(examples, outputs)
+        check_classes(examples, outputs, likelihood)
         return LaplaceExamples(targets, likelihood, features=features)
     if not small_features:
         size = paths * width * outputs

@@ -24,23 +24,23 @@ from pathkernel_core.arrays.backend import (
     cholesky,
     compile_function,
     from_host,
-    gram_matrix,
-    invert_triangular,
     log_determinant,
     solve_triangular,
     to_host,
 )
 from pathkernel_core.arrays.products import matmul
 from pathkernel_core.energy.label_spectrum import LabelSpectrum
+from pathkernel_core.energy.laplace.blocks import times_blocks, transposed_blocks
 from pathkernel_core.energy.laplace.features import LaplaceFeatures
 from pathkernel_core.energy.laplace.forms import (
     KernelForm,
     LaplaceExamples,
     LaplaceForm,
-    check_rows,
 )
-from pathkernel_core.energy.laplace.mode import no_mode, times_blocks, transposed_blocks
+from pathkernel_core.energy.laplace.mode import no_mode
 from pathkernel_core.energy.laplace.posterior import CrossPosterior
+from pathkernel_core.energy.laplace.sizes import check_rows
+from pathkernel_core.energy.laplace.structure import DENSE, Structure
 from pathkernel_core.energy.likelihoods.averages import log_average_sigmoid, tilted_nodes
 from pathkernel_core.system.errors import NotPositiveDefiniteError
 
@@ -60,9 +60,9 @@ def ep_form(form: LaplaceForm) -> ExpectationPropagation:
         If there are more than two classes, or too many examples for a kernel of them.
     """
     form.likelihood.as_signs(form.labels)
+    check_rows(*form.labels.shape)
     of = cast("KernelForm", form)
     if isinstance(form, LaplaceFeatures):
-        check_rows(*form.labels.shape)
         of = LaplaceExamples(form.labels, form.likelihood, features=form.features)
     return ExpectationPropagation(form.labels, form.likelihood, of=of)
 
@@ -120,6 +120,10 @@ class ExpectationPropagation(KernelForm):
         """Kernel K of the rows (example, output), (P·C, P·C)."""
         return self.of.kernel(factor)
 
+    def common_kernel(self, factor: Array) -> Array:
+        """Kernel (P, P) that independent outputs have in common."""
+        return self.of.common_kernel(factor)
+
     def sums(self, weights: Array) -> Array:
         """Gradient with respect to U_1 from symmetric weights ∂E/∂K (P·C, P·C)."""
         return self.of.sums(weights)
@@ -128,6 +132,17 @@ class ExpectationPropagation(KernelForm):
         """Kernels of new and training examples."""
         return self.of.cross()
 
+    def _structured_kernel(self, factor: np.ndarray) -> tuple[Array, Structure]:
+        """Kernel of all rows: the sites of two classes are of their difference."""
+        return self.kernel(from_host(factor, self.array)), DENSE
+
+    def evaluate_energy(
+        self, factor: np.ndarray, temperature: float, scales: np.ndarray | None = None
+    ) -> tuple[float, np.ndarray | None]:
+        """Energy alone, see :meth:`Form.evaluate_energy`."""
+        scaled = from_host(factor if scales is None else scales * factor, self.array)
+        return self._fixed_point(self.kernel(scaled))[0], None
+
     def energy_and_gradient(
         self, factor: np.ndarray, temperature: float, scales: np.ndarray | None = None
     ) -> tuple[float, np.ndarray]:
@@ -135,9 +150,8 @@ class ExpectationPropagation(KernelForm):
         scaled = from_host(factor if scales is None else scales * factor, self.array)
         energy, coefficients, roots, lower = self._fixed_point(self.kernel(scaled))
         xp = array_namespace(lower=lower)
-        whitened = times_blocks(roots, xp.matrix_transpose(invert_triangular(lower, xp)))
-        weights = gram_matrix(xp.matrix_transpose(whitened), xp)
-        weights = weights - matmul(coefficients, xp.matrix_transpose(coefficients))
+        flat = xp.reshape(coefficients, (-1, 1))
+        weights = DENSE.weights((roots, lower)) - matmul(flat, xp.matrix_transpose(flat))
         gradient = to_host(self.sums(weights))
         return energy, gradient if scales is None else scales * gradient * scales.T
 
@@ -145,10 +159,11 @@ class ExpectationPropagation(KernelForm):
         """Gaussian posterior of the outputs at U_1 = factor factorᵀ."""
         kernel = self.kernel(from_host(factor, self.array))
         _, coefficients, roots, lower = self._fixed_point(kernel)
-        return CrossPosterior(self.likelihood, self.cross(), coefficients, roots, lower)
+        arrays = coefficients, (roots, lower)
+        return CrossPosterior(self.likelihood, self.cross(), DENSE, *arrays)
 
     def _fixed_point(self, kernel: Array) -> tuple[float, Array, Array, Array]:
-        """Energy, coefficients (P·C, 1), roots of the sites (P, C, 1) and L of B = LLᵀ.
+        """Energy, coefficients (P, C), roots of the sites (P, C, 1) and L of B = LLᵀ.
 
         With B = 1 + RᵀKR of the roots R, which have the contrast of the outputs that tells the
         classes apart, times √τ.
@@ -180,7 +195,8 @@ class ExpectationPropagation(KernelForm):
                 if self.memory is not None:
                     self.memory.start = sites
                 roots = direction * xp.sqrt(sites[0, :])[:, None, None]
-                return float(energy), times_blocks(direction, nu), roots, lower
+                coefficients = xp.reshape(times_blocks(direction, nu), self.labels.shape)
+                return float(energy), coefficients, roots, lower
             # sweeps of all sites at once may overshoot
             damping = max(_SLOWEST, 0.7 * damping) if size > before else damping
             sites, before = sites + damping * change, size

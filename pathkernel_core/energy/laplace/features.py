@@ -31,18 +31,16 @@ from pathkernel_core.arrays.backend import (
     to_host,
 )
 from pathkernel_core.arrays.products import matmul
+from pathkernel_core.energy.costs import Sizes, limit_form
 from pathkernel_core.energy.examples import ExampleSpace, sum_over_inputs
 from pathkernel_core.energy.label_spectrum import LabelSpectrum
-from pathkernel_core.energy.laplace.forms import LaplaceForm, Mode
-from pathkernel_core.energy.laplace.mode import (
-    NewtonPoint,
-    ascend,
+from pathkernel_core.energy.laplace.blocks import (
     gram_blocks,
-    no_mode,
-    roundings,
     solve_transposed,
     transposed_blocks,
 )
+from pathkernel_core.energy.laplace.forms import LaplaceExamples, LaplaceForm, Mode
+from pathkernel_core.energy.laplace.mode import NewtonPoint, ascend, no_mode, roundings
 from pathkernel_core.energy.laplace.posterior import (
     ClassPosterior,
     prior_covariances,
@@ -102,13 +100,39 @@ class LaplaceFeatures(LaplaceForm):
         except np.linalg.LinAlgError as error:
             raise no_mode(gram_matrix(mixed, xp), error) from None
 
+    def _mixed(self, factor: np.ndarray) -> Array:
+        """Mixed features (P·C, n·N_0·C) at a factor on the host."""
+        evaluate = compile_function(mixed_features, array_namespace(array=self.array))
+        return evaluate(self.features, from_host(factor, self.array))
+
+    def _class_by_class(self, factor: np.ndarray) -> LaplaceExamples | None:
+        """Form of examples, where its factorisations class by class are exact and cheaper."""
+        (examples, paths, width), outputs = self.features.shape, self.labels.shape[1]
+        sizes = Sizes(examples, paths, width, outputs, classes=True)
+        if limit_form(sizes, "features") != "blocks":
+            return None
+        form = LaplaceExamples(self.labels, self.likelihood, features=self.features)
+        return form if form.has_class_blocks(factor) else None
+
+    def evaluate_energy(
+        self, factor: np.ndarray, temperature: float, scales: np.ndarray | None = None
+    ) -> tuple[float, np.ndarray | None]:
+        """Energy alone, see :meth:`Form.evaluate_energy`."""
+        scaled = factor if scales is None else scales * factor
+        class_by_class = self._class_by_class(scaled)
+        if class_by_class is not None:
+            return class_by_class.evaluate_energy(scaled, temperature)
+        _, point = self._mode(self._mixed(scaled))
+        lower = point.rest[1]
+        log_det = log_determinant(lower, array_namespace(lower=lower))
+        return float(log_det) - 2 * float(point.value), None
+
     def energy_and_gradient(
         self, factor: np.ndarray, temperature: float, scales: np.ndarray | None = None
     ) -> tuple[float, np.ndarray]:
         """Energy and its gradient on the host, see :meth:`Form.energy_and_gradient`."""
         xp = array_namespace(array=self.array)
-        scaled = from_host(factor if scales is None else scales * factor, self.array)
-        mixed = compile_function(mixed_features, xp)(self.features, scaled)
+        mixed = self._mixed(factor if scales is None else scales * factor)
         variables, point = self._mode(mixed)
         evaluate = compile_function(_energy, xp, static=("likelihood", "paths"))
         energy, gradient = evaluate(
@@ -124,23 +148,22 @@ class LaplaceFeatures(LaplaceForm):
         half = scipy.linalg.solve_triangular(factor, to_host(gradient), lower=True, trans="T")
         return float(energy), scipy.linalg.solve_triangular(factor, half.T, lower=True, trans="T")
 
-    def posterior(self, factor: np.ndarray, temperature: float) -> FeaturePosterior:
+    def posterior(self, factor: np.ndarray, temperature: float) -> ClassPosterior:
         """Gaussian posterior of the outputs at U_1 = factor factorᵀ."""
-        factor = from_host(factor, self.array)
-        evaluate = compile_function(mixed_features, array_namespace(array=self.array))
-        variables, point = self._mode(evaluate(self.features, factor))
+        class_by_class = self._class_by_class(factor)
+        if class_by_class is not None:
+            return class_by_class.posterior(factor, temperature)
+        variables, point = self._mode(self._mixed(factor))
         return FeaturePosterior(self.likelihood, variables, point.rest[1])
 
     def full_kernel(self, factor: np.ndarray) -> Array:
         """Kernel K of the rows (example, output), (P·C, P·C), of a factor on the host."""
-        evaluate = compile_function(mixed_features, array_namespace(array=self.array))
-        mixed = evaluate(self.features, from_host(factor, self.array))
+        mixed = self._mixed(factor)
         return matmul(mixed, array_namespace(mixed=mixed).matrix_transpose(mixed))
 
     def training_probabilities(self, factor: np.ndarray) -> Array:
         """Probabilities of the classes of the training examples, (P, classes), posterior."""
-        xp = array_namespace(array=self.array)
-        mixed = compile_function(mixed_features, xp)(self.features, from_host(factor, self.array))
+        xp, mixed = array_namespace(array=self.array), self._mixed(factor)
         _, point = self._mode(mixed)
         whitened = solve_triangular(point.rest[1], xp.matrix_transpose(mixed), xp)
         covariances = gram_blocks(whitened, self.labels.shape[1])

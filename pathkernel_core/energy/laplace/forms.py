@@ -27,35 +27,26 @@ from pathkernel_core.energy.examples import ExampleSpace
 from pathkernel_core.energy.form import ExamplesForm, InputGradient, Predictor
 from pathkernel_core.energy.given_kernels import GivenKernels
 from pathkernel_core.energy.label_spectrum import LabelSpectrum
+from pathkernel_core.energy.laplace.blocks import block_diagonal
+from pathkernel_core.energy.laplace.class_blocks import CLASS_BLOCKS, is_common, keeps_digits
 from pathkernel_core.energy.laplace.curvature import DifferenceCurvature
 from pathkernel_core.energy.laplace.kernels import kernel_of_features, sums_of_features
 from pathkernel_core.energy.laplace.mode import (
     NewtonPoint,
-    block_diagonal,
     kernel_mode,
     laplace_energy,
+    laplace_weights,
 )
 from pathkernel_core.energy.laplace.posterior import CrossPosterior, GivenCross, InputCross
+from pathkernel_core.energy.laplace.sizes import allows_class_blocks, check_rows
+from pathkernel_core.energy.laplace.structure import DENSE, Structure
 from pathkernel_core.energy.likelihoods.likelihood import ClassLikelihood
-from pathkernel_core.system.errors import TooLargeError
+from pathkernel_core.system.memory import check_memory
+
+_COPIES = 4  # of a kernel while its outputs are put in order
 
 Mode: TypeAlias = tuple[Array, NewtonPoint]
 """Variables of a form at the mode, and the point there."""
-
-MOST_ROWS = 6000
-"""Largest number of rows P·C, or of features n·N_0·C, that are factorised for classes."""
-
-
-def check_rows(examples: int, outputs: int, remedy: str = "") -> None:
-    """Raise a TooLargeError if the rows (example, class) are too many for memory."""
-    rows = examples * outputs
-    if rows > MOST_ROWS:
-        raise TooLargeError(
-            f"{examples} examples with {outputs} outputs have P·C = {rows} rows, more than "
-            f"{MOST_ROWS}: an evaluation of classes holds about 13 matrices of {rows} × {rows}, "
-            f"{13 * rows**2 / 2**27:.3g} GiB in float64; take at most {MOST_ROWS // outputs} "
-            f"examples{remedy}, or the squared loss"
-        )
 
 
 class ModeMemory:
@@ -158,11 +149,19 @@ class LaplaceForm(ExamplesForm):
 
 
 class KernelForm(LaplaceForm):
-    """Form that mixes the kernel K (P·C, P·C) of all rows, and factorises matrices of its size."""
+    """Form that mixes a kernel of examples, and factorises matrices of its size.
+
+    It is the kernel K (P·C, P·C) of all rows; or the one (P, P) that the classes have in common,
+    where the order parameter has such a structure.
+    """
 
     @abstractmethod
     def kernel(self, factor: Array) -> Array:
         """Kernel K of the rows (example, output), (P·C, P·C), at U_1 = factor factorᵀ."""
+
+    @abstractmethod
+    def common_kernel(self, factor: Array) -> Array:
+        """Kernel (P, P) that independent outputs have in common, of a factor (n, n) of one."""
 
     @abstractmethod
     def sums(self, weights: Array) -> Array:
@@ -174,39 +173,88 @@ class KernelForm(LaplaceForm):
 
     def full_kernel(self, factor: np.ndarray) -> Array:
         """Kernel K of the rows (example, output), (P·C, P·C), of a factor on the host."""
+        rows = math.prod(self.labels.shape)
+        title = f"the kernel of {rows} rows, examples times outputs,"
+        check_memory(title, 8 * _COPIES * rows**2, "take fewer examples")
         return self.kernel(from_host(factor, self.array))
 
     def training_probabilities(self, factor: np.ndarray) -> Array:
         """Probabilities of the classes of the training examples, (P, classes), posterior."""
-        kernel, posterior = self.full_kernel(factor), self.posterior(factor, math.nan)
-        own = block_diagonal(kernel, self.labels.shape[1])
+        kernel, _ = self._structured_kernel(factor)
+        posterior = self.posterior(factor, math.nan)
+        own = block_diagonal(kernel, kernel.shape[0] // self.labels.shape[0])
         return self.likelihood.probabilities(*posterior.of_kernels(kernel, own)).values
 
-    def _mode(self, kernel: Array) -> Mode:
-        """Coefficients a (P·C, 1) of the mode f = K a."""
-        arguments = kernel, self.labels, self.likelihood
+    def has_class_blocks(self, factor: np.ndarray) -> bool:
+        """Whether classes are factorised one by one at a factor on the host."""
+        outputs = self.labels.shape[1]
+        if not (allows_class_blocks(outputs, self.likelihood) and is_common(factor, outputs)):
+            return False
+        return keeps_digits(self._common_kernel(factor))
+
+    def _common_kernel(self, factor: np.ndarray) -> Array:
+        reduced = CLASS_BLOCKS.reduce_factor(factor, self.labels.shape[1])
+        return self.common_kernel(from_host(reduced, self.array))
+
+    def _structured_kernel(self, factor: np.ndarray) -> tuple[Array, Structure]:
+        """Kernel at a factor on the host, and its structure: classes alone where that is exact."""
+        examples, outputs = self.labels.shape
+        remedy = ", or the squared loss"
+        if allows_class_blocks(outputs, self.likelihood) and is_common(factor, outputs):
+            kernel = self._common_kernel(factor)
+            if keeps_digits(kernel):
+                return kernel, CLASS_BLOCKS
+            remedy = (
+                "; or lower the prior variances, since the kernel is too large to factorise the "
+                "classes one by one"
+            )
+        check_rows(examples, outputs, remedy)
+        return self.kernel(from_host(factor, self.array)), DENSE
+
+    def check_size(self) -> None:
+        """Raise a TooLargeError if the rows (example, class) are too many."""
+        examples, outputs = self.labels.shape
+        remedy = ", the squared loss, or the Gaussian process limit alone (widths of inf)"
+        check_rows(examples, outputs, remedy)
+
+    def _mode(self, kernel: Array, structure: Structure) -> Mode:
+        """Coefficients a (P, C) of the mode f = K a."""
+        arguments = kernel, self.labels, self.likelihood, structure
         return self._from_memory(lambda start: kernel_mode(*arguments, start))
+
+    def evaluate_energy(
+        self, factor: np.ndarray, temperature: float, scales: np.ndarray | None = None
+    ) -> tuple[float, np.ndarray | None]:
+        """Energy alone, see :meth:`Form.evaluate_energy`."""
+        kernel, structure = self._structured_kernel(factor if scales is None else scales * factor)
+        _, point = self._mode(kernel, structure)
+        return laplace_energy(point), None
 
     def energy_and_gradient(
         self, factor: np.ndarray, temperature: float, scales: np.ndarray | None = None
     ) -> tuple[float, np.ndarray]:
         """Energy and its gradient on the host, see :meth:`Form.energy_and_gradient`."""
-        scaled = from_host(factor if scales is None else scales * factor, self.array)
-        kernel = self.kernel(scaled)
-        coefficients, point = self._mode(kernel)
+        self.check_size()  # the gradient is of all pairs of rows, whatever the structure
+        kernel, structure = self._structured_kernel(factor if scales is None else scales * factor)
+        coefficients, point = self._mode(kernel, structure)
         evaluate = compile_function(
-            laplace_energy, array_namespace(array=self.array), static=("likelihood",)
+            laplace_weights,
+            array_namespace(array=self.array),
+            static=("likelihood", "structure"),
         )
-        arrays = kernel, self.labels, point.value, coefficients, point.rest
-        energy, weights = evaluate(*arrays, likelihood=self.likelihood)
+        arrays = kernel, self.labels, coefficients, point.rest
+        weights = evaluate(*arrays, likelihood=self.likelihood, structure=structure)
         gradient = to_host(self.sums(weights))
-        return float(energy), gradient if scales is None else scales * gradient * scales.T
+        energy = laplace_energy(point)
+        return energy, gradient if scales is None else scales * gradient * scales.T
 
     def posterior(self, factor: np.ndarray, temperature: float) -> CrossPosterior:
         """Gaussian posterior of the outputs at U_1 = factor factorᵀ."""
-        coefficients, point = self._mode(self.kernel(from_host(factor, self.array)))
-        _, root, _, lower = point.rest
-        return CrossPosterior(self.likelihood, self.cross(), coefficients, root, lower)
+        kernel, structure = self._structured_kernel(factor)
+        coefficients, point = self._mode(kernel, structure)
+        _, _, *factors = point.rest
+        arrays = structure, coefficients, tuple(factors)
+        return CrossPosterior(self.likelihood, self.cross(), *arrays)
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,6 +294,10 @@ class LaplaceExamples(KernelForm):
         return compile_function(kernel_of_features, array_namespace(array=self.array))(
             self.features, factor
         )
+
+    def common_kernel(self, factor: Array) -> Array:
+        """Kernel (P, P) that independent outputs have in common, of a factor (n, n) of one."""
+        return self.kernel(factor)
 
     def sums(self, weights: Array) -> Array:
         """Gradient with respect to U_1 from symmetric weights ∂E/∂K (P·C, P·C)."""
@@ -308,6 +360,10 @@ class LaplaceKernels(KernelForm):
     def kernel(self, factor: Array) -> Array:
         """Kernel K of the rows (example, output), (P·C, P·C), at U_1 = factor factorᵀ."""
         return self.given.kernel(factor)
+
+    def common_kernel(self, factor: Array) -> Array:
+        """Kernel (P, P) that independent outputs have in common, of a factor (n, n) of one."""
+        return self.given.common_kernel(factor)
 
     def sums(self, weights: Array) -> Array:
         """Gradient with respect to U_1 from symmetric weights ∂E/∂K (P·C, P·C)."""

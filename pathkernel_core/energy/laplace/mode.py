@@ -11,7 +11,8 @@ singular: at the mode a = ∂ ln p/∂f, and with B = 1 + RᵀKR and Π = RB⁻�
     ∂E/∂K = −aaᵀ + Π + ½(qaᵀ + aqᵀ),
     q = s − ΠK s,      s_i = tr[Σ ∂W/∂f_i],      Σ = K − KΠK.
 
-The term of q is the motion of the mode itself.
+The term of q is the motion of the mode itself. How the rows (example, output) are factorised is
+left to a :mod:`pathkernel_core.energy.laplace.structure`.
 """
 
 from __future__ import annotations
@@ -19,24 +20,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from pathkernel_core.arrays.backend import (
     Array,
-    add_to_diagonal,
     array_namespace,
-    cholesky,
     compile_function,
     from_host,
-    gram_matrix,
-    invert_triangular,
-    log_determinant,
-    solve_triangular,
     to_host,
 )
 from pathkernel_core.arrays.products import matmul
+from pathkernel_core.energy.laplace.blocks import block_diagonal
+from pathkernel_core.energy.laplace.structure import Structure
 from pathkernel_core.energy.likelihoods.likelihood import ClassLikelihood
 from pathkernel_core.system.errors import NotPositiveDefiniteError
 
@@ -129,50 +125,29 @@ def ascend(
     )
 
 
-def transposed_blocks(root: Array, matrix: Array) -> Array:
-    """Rᵀ times a matrix (P·C, …), of the blocks R (P, C, m): (P·m, …)."""
-    return _times(array_namespace(root=root).matrix_transpose(root), matrix)
-
-
-def times_blocks(root: Array, matrix: Array) -> Array:
-    """R times a matrix (P·m, …), of the blocks R (P, C, m): (P·C, …)."""
-    return _times(root, matrix)
-
-
-def _times(blocks: Array, matrix: Array) -> Array:
-    xp, (examples, rows, columns) = array_namespace(blocks=blocks), blocks.shape
-    if rows == columns == 1:
-        return blocks[:, 0, :] * matrix
-    by_example = xp.reshape(matrix, (examples, columns, -1))
-    return xp.reshape(matmul(blocks, by_example), (examples * rows, -1))
-
-
-def solve_transposed(lower: Array, right: Array, xp: Any) -> Array:
-    """Solve ``lowerᵀ @ x = right`` for a lower triangular matrix."""
-    # reversed in both axes the transpose is lower triangular, too
-    reversed_lower = xp.flip(xp.matrix_transpose(lower))
-    return xp.flip(solve_triangular(reversed_lower, xp.flip(right, axis=0), xp), axis=0)
-
-
 def kernel_mode(
-    kernel: Array, targets: Array, likelihood: ClassLikelihood, start: Array | None
+    kernel: Array,
+    targets: Array,
+    likelihood: ClassLikelihood,
+    structure: Structure,
+    start: Array | None,
 ) -> tuple[Array, NewtonPoint]:
-    """Coefficients a (P·C, 1) of the mode f = K a of a kernel (P·C, P·C), and their point.
+    """Coefficients a (P, C) of the mode f = K a of a kernel of this structure, and their point.
 
     Raises
     ------
     NotPositiveDefiniteError
         If the kernel overflows, or Newton's method fails.
     """
-    xp = array_namespace(kernel=kernel)
-    step = compile_function(_kernel_step, xp, static=("likelihood",))
-    value = compile_function(_kernel_value, xp, static=("likelihood",))
+    xp, static = array_namespace(kernel=kernel), ("likelihood", "structure")
+    step, value = (compile_function(f, xp, static=static) for f in (_kernel_step, _kernel_value))
+    settings = {"likelihood": likelihood, "structure": structure}
     if start is None:
-        start = from_host(np.zeros((kernel.shape[0], 1)), kernel)
+        start = from_host(np.zeros(targets.shape), kernel)
     try:
         return ascend(
-            lambda a: NewtonPoint(*step(kernel, targets, a, likelihood=likelihood)),
-            lambda a: value(kernel, targets, a, likelihood=likelihood),
+            lambda a: NewtonPoint(*step(kernel, targets, a, **settings)),
+            lambda a: value(kernel, targets, a, **settings),
             start,
         )
     except np.linalg.LinAlgError as error:
@@ -192,36 +167,42 @@ def no_mode(kernel: Array, error: Exception) -> NotPositiveDefiniteError:
 
 
 def _kernel_value(
-    kernel: Array, targets: Array, coefficients: Array, *, likelihood: ClassLikelihood
+    kernel: Array,
+    targets: Array,
+    coefficients: Array,
+    *,
+    likelihood: ClassLikelihood,
+    structure: Structure,
 ) -> Array:
-    xp = array_namespace(kernel=kernel)
-    flat = matmul(kernel, coefficients)
-    log_density = likelihood.log_density(xp.reshape(flat, targets.shape), targets)
-    return log_density - 0.5 * xp.sum(flat * coefficients)
+    outputs = structure.multiply(kernel, coefficients)
+    xp = array_namespace(outputs=outputs)
+    return likelihood.log_density(outputs, targets) - 0.5 * xp.sum(outputs * coefficients)
 
 
 def _kernel_step(
-    kernel: Array, targets: Array, coefficients: Array, *, likelihood: ClassLikelihood
+    kernel: Array,
+    targets: Array,
+    coefficients: Array,
+    *,
+    likelihood: ClassLikelihood,
+    structure: Structure,
 ) -> tuple[Array, Array, Array, Array, Array, tuple[Array, ...]]:
     xp = array_namespace(kernel=kernel)
-    flat = matmul(kernel, coefficients)
-    outputs = xp.reshape(flat, targets.shape)
+    outputs = structure.multiply(kernel, coefficients)
     log_density = likelihood.log_density(outputs, targets)
-    gradient, root = likelihood.derivatives(outputs, targets)
-    mixed = transposed_blocks(root, kernel)  # RᵀK
-    matrix = transposed_blocks(root, xp.matrix_transpose(mixed))  # RᵀKR, as K is symmetric
-    lower = cholesky(add_to_diagonal(matrix, 1.0, xp), xp)
-    residual = xp.reshape(gradient, (-1, 1)) - coefficients
-    solved = solve_triangular(lower, matmul(mixed, residual), xp)
-    step = residual - times_blocks(root, solve_transposed(lower, solved, xp))
-    value = log_density - 0.5 * xp.sum(flat * coefficients)
-    value = value + 0 * log_determinant(lower, xp)  # NaN after an overflow, whose step may be 0
-    ascent = xp.sum(matmul(kernel, residual) * step)
-    change = xp.max(xp.abs(matmul(kernel, step)))
+    gradient, _ = likelihood.derivatives(outputs, targets)
+    factors = structure.factorise(kernel, outputs, targets, likelihood)
+    residual = gradient - coefficients
+    raised = structure.multiply(kernel, residual)  # K r
+    step = residual - structure.solve(factors, raised)
+    log_det = structure.log_determinant(factors)
+    value = log_density - 0.5 * xp.sum(outputs * coefficients)
+    value = value + 0 * log_det  # NaN after an overflow, whose step may be 0
+    change = xp.max(xp.abs(structure.multiply(kernel, step)))
     # |f_i| ≤ Σ_j |K_ij| |a_j|, and no entry of K is larger than its diagonal
     size = xp.max(xp.linalg.diagonal(kernel)) * xp.sum(xp.abs(coefficients))
     rounding = roundings(size, gradient, log_density)
-    return value, step, ascent, change, rounding, (outputs, root, mixed, lower)
+    return value, step, xp.sum(raised * step), change, rounding, (outputs, log_det, *factors)
 
 
 def roundings(size: Array, gradient: Array, log_density: Array) -> Array:
@@ -242,45 +223,30 @@ def roundings(size: Array, gradient: Array, log_density: Array) -> Array:
     return xp.stack([of_output, of_value])
 
 
-def laplace_energy(
+def laplace_energy(point: NewtonPoint) -> float:
+    """Energy at the mode of a kernel."""
+    _, log_det, *_ = point.rest
+    return float(log_det) - 2 * float(point.value)
+
+
+def laplace_weights(
     kernel: Array,
     targets: Array,
-    value: Array,
     coefficients: Array,
     pieces: tuple[Array, ...],
     *,
     likelihood: ClassLikelihood,
-) -> tuple[Array, Array]:
-    """Energy () and ∂E/∂K (P·C, P·C), symmetric, with the motion of the mode."""
-    xp = array_namespace(kernel=kernel)
-    outputs, root, mixed, lower = pieces
-    whitened = solve_triangular(lower, mixed, xp)  # L⁻¹RᵀK, so that KΠK is its Gram matrix
-    covariances = block_diagonal(kernel, outputs.shape[1]) - gram_blocks(whitened, outputs.shape[1])
-    slope = xp.reshape(likelihood.curvature_slope(outputs, targets, covariances), (-1, 1))
-    # V = L⁻¹Rᵀ with Π = VᵀV, as Vᵀ = RL⁻ᵀ
-    transposed = times_blocks(root, xp.matrix_transpose(invert_triangular(lower, xp)))
-    moved = slope - matmul(transposed, matmul(whitened, slope))
-    motion = matmul(moved, xp.matrix_transpose(coefficients))
-    weights = gram_matrix(xp.matrix_transpose(transposed), xp)
-    weights = weights - matmul(coefficients, xp.matrix_transpose(coefficients))
-    weights = weights + 0.5 * (motion + xp.matrix_transpose(motion))
-    return log_determinant(lower, xp) - 2 * value, weights
-
-
-def block_diagonal(matrix: Array, outputs: int) -> Array:
-    """Blocks (P, C, C) on the diagonal of a matrix (P·C, P·C)."""
-    xp, examples = array_namespace(matrix=matrix), matrix.shape[0] // outputs
-    numbers = np.arange(examples * outputs).reshape(examples, outputs)
-    entries = numbers[:, :, None] * matrix.shape[0] + numbers[:, None, :]
-    indices = from_host(entries.reshape(-1), matrix, xp.int64)
-    taken = xp.take(xp.reshape(matrix, (-1,)), indices, axis=0)
-    return xp.reshape(taken, (examples, outputs, outputs))
-
-
-def gram_blocks(matrix: Array, outputs: int) -> Array:
-    """Blocks (P, C, C) on the diagonal of MᵀM, of a matrix M (rows, P·C)."""
-    xp = array_namespace(matrix=matrix)
-    if outputs == 1:
-        return xp.sum(matrix**2, axis=0)[:, None, None]
-    by_example = xp.reshape(xp.matrix_transpose(matrix), (-1, outputs, matrix.shape[0]))
-    return matmul(by_example, xp.matrix_transpose(by_example))
+    structure: Structure,
+) -> Array:
+    """Weights ∂E/∂K (P·C, P·C) at the mode, symmetric, with the motion of the mode."""
+    xp, (examples, classes) = array_namespace(kernel=kernel), targets.shape
+    outputs, _, *rest = pieces
+    factors = tuple(rest)
+    prior = block_diagonal(kernel, kernel.shape[0] // examples)
+    covariances = structure.expand_blocks(prior, classes) - structure.explain(factors, kernel)
+    slope = likelihood.curvature_slope(outputs, targets, covariances)
+    moved = slope - structure.solve(factors, structure.multiply(kernel, slope))
+    moved, flat = (xp.reshape(rows, (-1, 1)) for rows in (moved, coefficients))
+    motion = matmul(moved, xp.matrix_transpose(flat))
+    weights = structure.weights(factors) - matmul(flat, xp.matrix_transpose(flat))
+    return weights + 0.5 * (motion + xp.matrix_transpose(motion))

@@ -16,12 +16,11 @@ from pathkernel_core.arrays.backend import (
     array_namespace,
     compile_function,
     is_true,
-    solve_triangular,
 )
 from pathkernel_core.arrays.products import matmul
 from pathkernel_core.energy.kernel_index import KernelIndex, PairIndex
 from pathkernel_core.energy.laplace.kernels import kernel_of_features
-from pathkernel_core.energy.laplace.mode import gram_blocks, transposed_blocks
+from pathkernel_core.energy.laplace.structure import Factors, Structure
 from pathkernel_core.energy.likelihoods.likelihood import ClassLikelihood
 from pathkernel_core.energy.posterior import rotated
 from pathkernel_core.energy.rows import by_output
@@ -136,30 +135,29 @@ class CrossPosterior(ClassPosterior):
     Attributes
     ----------
     crossing : InputCross or GivenCross
-    coefficients : array, shape (P·C, 1)
+    structure : Structure
+        Of the training examples, and of new ones.
+    coefficients : array, shape (P, C)
         a of the mode f = K a.
-    roots : array, shape (P, C, C)
-        R of W = RRᵀ at the mode.
-    lower : array, shape (P·C, P·C)
-        L of 1 + RᵀKR = LLᵀ.
+    factors : tuple of arrays
+        Of the structure, at the mode.
     """
 
     crossing: InputCross | GivenCross
+    structure: Structure
     coefficients: Array
-    roots: Array
-    lower: Array
+    factors: Factors
 
     def mean(self, new: Array, factor: Array, basis: Array | None = None) -> Array:
         """Mean (P_new, C), from the kernels with the training examples."""
-        xp, outputs = array_namespace(xi=new), self.roots.shape[1]
-        cross, _ = self.crossing.kernels(new, None, factor, basis)
-        return xp.reshape(matmul(cross, self.coefficients), (-1, outputs))
+        cross, _ = self._kernels(new, None, factor, basis)
+        return self.structure.multiply(cross, self.coefficients)
 
     def joint_moments(
         self, new: Array, own: Array | None, factor: Array, basis: Array | None = None
     ) -> tuple[Array, Array]:
         """Mean (P_new, C) and covariances of the outputs (P_new, C, C)."""
-        cross, prior = self.crossing.kernels(new, own, factor, basis)
+        cross, prior = self._kernels(new, own, factor, basis)
         mean, covariances = self.of_kernels(cross, prior)
         self.crossing.check(covariances, prior)
         return mean, covariances
@@ -167,20 +165,26 @@ class CrossPosterior(ClassPosterior):
     def of_kernels(self, cross: Array, prior: Array) -> tuple[Array, Array]:
         """Mean (P_new, C) and covariances (P_new, C, C) by the kernels of the outputs.
 
-        Those with the training examples (P_new·C, P·C), and a priori (P_new, C, C).
+        Those with the training examples, and a priori, as the structure has them.
         """
-        evaluate = compile_function(_cross_moments, array_namespace(cross=cross))
-        return evaluate(cross, prior, self.coefficients, self.roots, self.lower)
+        evaluate = compile_function(
+            _cross_moments, array_namespace(cross=cross), static=("structure",)
+        )
+        arrays = cross, prior, self.coefficients, self.factors
+        return evaluate(*arrays, structure=self.structure)
+
+    def _kernels(
+        self, new: Array, own: Array | None, factor: Array, basis: Array | None
+    ) -> tuple[Array, Array]:
+        reduced = self.structure.reduce_factor(factor, self.coefficients.shape[1])
+        return self.crossing.kernels(new, own, reduced, basis)
 
 
 def _cross_moments(
-    cross: Array, prior: Array, coefficients: Array, roots: Array, lower: Array
+    cross: Array, prior: Array, coefficients: Array, factors: Factors, *, structure: Structure
 ) -> tuple[Array, Array]:
-    xp, outputs = array_namespace(cross=cross), roots.shape[1]
-    mixed = transposed_blocks(roots, xp.matrix_transpose(cross))
-    half = solve_triangular(lower, mixed, xp)  # L⁻¹Rᵀk
-    mean = xp.reshape(matmul(cross, coefficients), (-1, outputs))
-    return mean, prior - gram_blocks(half, outputs)
+    prior = structure.expand_blocks(prior, coefficients.shape[1])
+    return structure.multiply(cross, coefficients), prior - structure.explain(factors, cross)
 
 
 def prior_covariances(xi: Array, factor: Array) -> Array:
@@ -210,6 +214,8 @@ def _given_kernels(
     cross: Array, own: Array | None, factor: Array, *, index: KernelIndex
 ) -> tuple[Array, Array | None]:
     xp = array_namespace(cross=cross)
+    if isinstance(index, PairIndex):  # the factor may be that of one output for all
+        index = PairIndex(index.paths, factor.shape[0] // index.paths)
     rows = index.cross(cross, factor)
     if own is None:
         return rows, None

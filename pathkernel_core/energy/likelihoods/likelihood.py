@@ -97,7 +97,15 @@ class ClassLikelihood(Likelihood):
 
     Methods take arrays of any library, and can be compiled by ``jax.jit``; instances are hashable.
     Outputs of any finite size must not overflow. W = −∂² ln p/∂f² of an example is (C, C).
+
+    Attributes
+    ----------
+    is_multinomial : bool
+        Whether W = diag p − p pᵀ with the :meth:`class_probabilities` p: classes that have a kernel
+        in common are then factorised one by one.
     """
+
+    is_multinomial = False
 
     def temperature(self, temperature: float | None) -> float:
         """Refuse a temperature, but for the NaN of a solution."""
@@ -122,6 +130,10 @@ class ClassLikelihood(Likelihood):
     @abstractmethod
     def curvature_slope(self, outputs: Array, targets: Array, covariances: Array) -> Array:
         """Slope s_i = tr[Σ ∂W/∂f_i], (P, C), for symmetric Σ (P, C, C) of every example."""
+
+    def class_probabilities(self, outputs: Array) -> Array:
+        """Probabilities p (P, C) given the outputs, of a multinomial likelihood."""
+        raise NotImplementedError(f"the {self.name} likelihood is not multinomial")
 
     def as_signs(self, targets: Array) -> tuple[Array, np.ndarray]:
         """Two classes by the sign of one number, for expectation propagation.

@@ -25,6 +25,7 @@ class Softmax(ClassLikelihood):
     """Classes 0 … C − 1, with targets that are rows of 0 and a 1."""
 
     name = "softmax"
+    is_multinomial = True
 
     def targets(self, labels: Array, name: str, array: Array, examples: int) -> Array:
         """Check integer classes (P,), or rows (P, C) of 0 and a 1, where a class may be absent."""
@@ -71,6 +72,10 @@ class Softmax(ClassLikelihood):
         fitted = xp.sum(covariances * p[:, None, :], axis=2)
         u = xp.linalg.diagonal(covariances) - 2 * fitted
         return p * (u - xp.sum(p * u, axis=1, keepdims=True))
+
+    def class_probabilities(self, outputs: Array) -> Array:
+        """Return the softmax of the outputs."""
+        return _probabilities(outputs, array_namespace(outputs=outputs))[0]
 
     def as_signs(self, targets: Array) -> tuple[Array, np.ndarray]:
         """Two classes as the sign of the difference of the outputs."""

@@ -166,6 +166,7 @@ class KernelClassModel(_ClassModel):
         form = problem.form
         if not problem.is_of_kernels:
             form = LaplaceExamples(form.labels, form.likelihood, features=form.features)
+        form.check_size()
         self.form = jax.tree.map(jnp.asarray, form)
         self.numbers = math.prod(self.targets.shape)
 

@@ -1,11 +1,15 @@
 """Minimisation for classes: warm starts, branches, curvature, and what is refused."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import pathkernel_core as pk
 from pathkernel_core.action.evaluations import Action
+from pathkernel_core.energy import likelihoods
 from pathkernel_core.energy.costs import Sizes, minimisation_bytes, minimisation_seconds
+from pathkernel_core.energy.likelihoods.softmax import Softmax
 from pathkernel_core.prediction.input_gradients import log_evidence_gradient
 from pathkernel_core.system.errors import TooLargeError
 
@@ -70,6 +74,33 @@ def test_warm_modes_change_results_by_rounding_only():
         assert warm[0] == pytest.approx(cold[0], rel=1e-13)
         np.testing.assert_allclose(warm[1], cold[1], rtol=0, atol=1e-11 * abs(cold[1]).max())
     assert problem.form.memory is None  # the warmth is the descent's alone
+
+
+class CountingSoftmax(Softmax):
+    """The softmax, which counts factorisations of its curvature."""
+
+    name, count, is_multinomial = "counting", 0, False
+
+    def derivatives(self, outputs, targets):
+        CountingSoftmax.count += 1
+        return super().derivatives(outputs, targets)
+
+
+@pytest.mark.parametrize("space", ["examples", "features"])
+@pytest.mark.parametrize("solve", [pk.gp_limit, pk.minimise_action])
+def test_posterior_starts_from_the_mode_of_the_solution(solve, space, monkeypatch):
+    counting = {**likelihoods.LIKELIHOODS, "counting": CountingSoftmax()}
+    monkeypatch.setattr(likelihoods, "LIKELIHOODS", counting)
+    xi, labels, _ = data(3)
+    problem = pk.Problem(xi, labels, space, likelihood="counting")
+    solution = solve(problem, pk.Network((2, 2), 20, (9.0, 1, 1, 1), outputs=3))
+    CountingSoftmax.count = 0
+    warm = solution.predict(xi[:3])
+    steps = CountingSoftmax.count
+    cold = replace(solution, form=None).predict(xi[:3])
+    assert 2 * steps < CountingSoftmax.count - steps
+    np.testing.assert_allclose(warm.mean, cold.mean, rtol=1e-12)
+    np.testing.assert_allclose(warm.variance, cold.variance, rtol=1e-12)
 
 
 def test_independent_branches_of_given_kernels_are_those_of_shared_heads_with_a_diagonal():
@@ -182,13 +213,14 @@ def test_many_networks_have_a_solution_each():
 def test_too_many_rows_are_refused_with_the_sizes():
     xi = np.random.default_rng(0).normal(size=(700, 20, 40))
     labels = np.arange(700) % 10
+    problem = pk.Problem(xi, labels, likelihood="softmax")
     with pytest.raises(TooLargeError, match="700 examples with 10 outputs have P·C = 7000 rows"):
-        pk.Problem(xi, labels, likelihood="softmax")
+        pk.minimise_action(problem, pk.Network((20,), 50, outputs=10))
     with pytest.raises(TooLargeError, match="8000 features"):
         pk.Problem(xi, labels, "features", likelihood="softmax")
     kernels = np.broadcast_to(np.eye(700), (1, 1, 700, 700))
-    with pytest.raises(TooLargeError, match="at most 600 examples"):
-        pk.Problem.from_kernels(kernels, labels, likelihood="softmax")
+    with pytest.raises(TooLargeError, match=r"at most 489 examples, and 9 for finite widths"):
+        pk.Problem.from_kernels(kernels, np.arange(700) % 650, likelihood="softmax")
     few = pk.Problem(xi[:, :2, :3], labels, likelihood="softmax")
     assert few.space == "features"  # 60 features of 7,000 rows
 

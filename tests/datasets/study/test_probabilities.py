@@ -236,6 +236,17 @@ def test_results_of_the_squared_loss_are_refused(result, store, likelihood):
     assert sorted(store.iterdir()) == before
 
 
+@pytest.mark.parametrize("result", [Comparison, Pruning, LearningCurves])
+def test_results_of_one_output_ask_for_two_classes_at_once(result, store, likelihood, tmp_path):
+    command = result().command
+    two = "of two classes " if likelihood == "softmax" else ""
+    with pytest.raises(StudyError, match=f"^{command} .*run a study {two}without --likelihood"):
+        run_result(result(), store)
+    run_study(Study(Small(3), widths=(5,), temperatures=(0.1,)), tmp_path / "squared")
+    with pytest.raises(StudyError, match=f"^{command} takes one output, .* has 3; .*two classes"):
+        run_result(result(), tmp_path / "squared")
+
+
 @pytest.mark.parametrize("choice", ["evidence", "leave-one-out"])
 def test_choices_of_a_temperature_are_refused(dataset, choice):
     with pytest.raises(ValueError, match=f"no temperature to choose by '{choice}'"):
