@@ -271,7 +271,11 @@ def sampled_predictor_scores(run: xr.DataTree, labels: xr.DataArray, kind: str) 
                 predictions[name].values[subset][:, number, is_label] for name in moments
             )
             predicted = Predictions(
-                mean, y[is_label], *(variance or [None]), temperature, weights=weights[subset]
+                mean,
+                y[is_label],
+                variance[0] if variance else None,
+                temperature,
+                weights=weights[subset],
             )
             values.append([measure.function(predicted) for measure in measures])
         return np.array(values)
