@@ -46,7 +46,8 @@ TEMPERATURE, VARIANCE = 0.1, 4.0
 _SWEEPS, _TEMPERED_DRAWS = 200, 400
 _LANGEVIN_STEPS, _ADAM_STEPS, _ADAM_STARTS = 20_000, 4000, 2
 _STATES = 50  # of a Langevin run, in its second half
-_COLUMNS = ("tokens", "kind", "draw", "examples", "method", "overlap", "spread", "middle", "agreed")
+_VALUES = ("overlap", "spread", "middle", "middle_places", "agreed")
+_COLUMNS = ("tokens", "kind", "draw", "examples", "method", *_VALUES)
 
 
 def shifted_copies(tokens, examples, seed, room):
@@ -81,9 +82,14 @@ def copying(tokens, examples, kind, seed):
 
 
 def overlaps(model, positions, tokens):
-    """Overlap of the attention with the token to copy at positions (draw, dimension)."""
+    """Overlap of the attention with the token to copy at positions (draw, dimension).
+
+    The mean over new sequences (draw,), and that over those of each place (draw, M − 1).
+    """
     inputs, _, places = shifted_copies(tokens, 200, DRAWS, 200)
-    return np.asarray(_overlaps(model, jnp.asarray(positions), inputs, places))
+    of_sequences = np.asarray(_overlaps(model, jnp.asarray(positions), inputs, places))
+    is_at = places[:, None] == np.arange(tokens - 1)
+    return of_sequences.mean(1), of_sequences @ is_at / is_at.sum(0)
 
 
 @jax.jit
@@ -91,18 +97,23 @@ def _overlaps(model, positions, inputs, places):
     def overlap(x):
         (layer,) = model.posterior.layers_at(model.attention(x))
         omega = layer.attention(inputs, query=inputs.shape[1] - 1)[:, 0, :, 0]
-        copied = omega[jnp.arange(len(inputs)), places]
+        copied = omega[jnp.arange(len(inputs)), places] / jnp.linalg.norm(omega, axis=1)
         # linear attention may have any sign, which that of the values undoes
-        return jnp.abs(jnp.mean(copied / jnp.linalg.norm(omega, axis=1)))
+        return copied * jnp.sign(jnp.mean(copied))
 
     return jax.lax.map(overlap, positions)
+
+
+def summarise(values, of_places, floor):
+    """Mean and spread of overlaps, and shares in between for the mean and for single places."""
+    return values.mean(), values.std(), in_between(values, floor), in_between(of_places, floor)
 
 
 def prior_overlap(tokens, kind, count=400):
     """Mean overlap in the prior, without examples."""
     model = attention_model("order-parameter", copying(tokens, 0, kind, 0))
     positions = np.random.default_rng(0).standard_normal((count, model.dimension))
-    return overlaps(model, positions, tokens).mean()
+    return overlaps(model, positions, tokens)[0].mean()
 
 
 def in_between(values, floor):
@@ -121,8 +132,7 @@ def by_theory(tokens, kind, seed):
         model = attention_model("order-parameter", copying(tokens, examples, kind, seed))
         positions, _, notes, _ = by_tempering(model, seed, _SWEEPS, _TEMPERED_DRAWS, chains=1)
         values = overlaps(model, positions[0, ::5], tokens)
-        middle = in_between(values, floor)
-        yield examples, "theory", values.mean(), values.std(), middle, notes[0][1]
+        yield examples, "theory", *summarise(*values, floor), notes[0][1]
 
 
 def networks(tokens, kind, seed):
@@ -148,8 +158,7 @@ def by_langevin(tokens, kind, seed):
                 state = by_noisy_descent(model, state, _LANGEVIN_STEPS // (2 * _STATES))
                 visited.append(state[0])
             values = overlaps(model, np.array(visited), tokens)
-            middle = in_between(values, floor)
-            yield examples, f"Langevin, {name}", values.mean(), values.std(), middle, np.nan
+            yield examples, f"Langevin, {name}", *summarise(*values, floor), np.nan
 
 
 def by_training(tokens, kind, seed):
@@ -157,8 +166,8 @@ def by_training(tokens, kind, seed):
     for examples, model in networks(tokens, kind, seed):
         starts = [model.initial(jax.random.key(start)) for start in range(_ADAM_STARTS)]
         ends = np.array([by_adam(model, x, steps=_ADAM_STEPS) for x in starts])
-        values = overlaps(model, ends, tokens)
-        yield examples, "Adam", values.mean(), values.std(), np.nan, np.nan
+        values, _ = overlaps(model, ends, tokens)
+        yield examples, "Adam", values.mean(), values.std(), np.nan, np.nan, np.nan
 
 
 METHODS = {"theory": by_theory, "Langevin": by_langevin, "Adam": by_training}
@@ -217,30 +226,33 @@ def crossings(frame):
 
 def write_report(frame):
     """Markdown: examples at the transition, theory beside networks, then all overlaps."""
-    of_methods = [name for name in SERIES if (frame["method"] == name).any()]
+    frame = frame.sort_values(["tokens", "kind", "examples"], key=_place)
+    methods = [name for name in SERIES if (frame["method"] == name).any()]
     lines = ["# Softmax and linear attention that learn to copy", "", _ABOUT, ""]
-    lines.append(f"| tokens | N | attention | {' | '.join(of_methods)} | rise | in between |")
-    lines.append("| --- | --- | --- |" + " --- |" * (len(of_methods) + 2))
-    places = crossings(frame)
-    for (tokens, kind), part in places.groupby(["tokens", "kind"], sort=False):
-        theory = frame[(frame["tokens"] == tokens) & (frame["kind"] == kind)]
-        theory = theory[theory["method"] == "theory"].groupby("examples")["middle"].mean()
-        of_theory = part[part["method"] == "theory"]
-        cells = [_mean_and_error(part.loc[part["method"] == name, "half"]) for name in of_methods]
-        rise = _mean_and_error(of_theory["late"] / of_theory["half"])
+    lines.append(f"| tokens | N | attention | {' | '.join(methods)} | rise | mean | places |")
+    lines.append("| --- | --- | --- |" + " --- |" * (len(methods) + 3))
+    theory = frame[frame["method"] == "theory"]
+    for (tokens, kind), part in crossings(frame).groupby(["tokens", "kind"], sort=False):
+        cells = [_mean_and_error(part.loc[part["method"] == name, "half"]) for name in methods]
+        at_half = part[part["method"] == "theory"]
+        rise = _mean_and_error(at_half["late"] / at_half["half"])
+        shares = theory[(theory["tokens"] == tokens) & (theory["kind"] == kind)]
+        shares = shares.groupby("examples")[["middle", "middle_places"]].mean()
+        place = at_half["half"].mean()
+        nearest = np.abs(np.log(shares.index / place)).argmin() if np.isfinite(place) else None
+        in_middle = ("–", "–") if nearest is None else [f"{x:.2f}" for x in shares.iloc[nearest]]
         lines.append(
-            f"| {tokens} | {WIDTHS[tokens]} | {kind} | {' | '.join(cells)} | {rise} | "
-            f"{theory.max():.2f} |"
+            f"| {tokens} | {WIDTHS[tokens]} | {kind} | {' | '.join([*cells, rise, *in_middle])} |"
         )
-    lines += ["", "| tokens | attention | P | " + " | ".join(of_methods) + " | sd | agreed |"]
-    lines.append("| --- | --- | --- |" + " --- |" * (len(of_methods) + 2))
+    lines += ["", "| tokens | attention | P | " + " | ".join(methods) + " | sd | agreed |"]
+    lines.append("| --- | --- | --- |" + " --- |" * (len(methods) + 2))
     for (tokens, kind, examples), part in frame.groupby(["tokens", "kind", "examples"], sort=False):
-        cells = [_mean_and_error(part.loc[part["method"] == m, "overlap"], 2) for m in of_methods]
-        theory = part[part["method"] == "theory"]
-        agreed = int(theory["agreed"].astype(float).sum())
+        cells = [_mean_and_error(part.loc[part["method"] == m, "overlap"], 2) for m in methods]
+        of_theory = part[part["method"] == "theory"]
+        agreed = int(of_theory["agreed"].astype(float).sum())
         lines.append(
             f"| {tokens} | {kind} | {examples} | {' | '.join(cells)} | "
-            f"{theory['spread'].mean():.2f} | {agreed} of {len(theory)} |"
+            f"{of_theory['spread'].mean():.2f} | {agreed} of {len(of_theory)} |"
         )
     return "\n".join(lines) + "\n"
 
@@ -260,16 +272,18 @@ def _mean_and_error(values, digits=1):
 _ABOUT = (
     "Overlap of the attention with the token to copy, |ω_s| / |ω|, of one head, T = 0.1: means and "
     "standard errors over three draws of the data. First the number of examples P at which it is "
-    "halfway from its prior mean to 1 for good, the ratio of P at three quarters of the rise to "
-    "that at half, in theory, and the largest share of posterior draws, among all P, in the middle "
-    "half of the rise. Then overlaps by P, the standard deviation within the posterior, and how "
-    "many chains of tempering ended in agreement of their stages."
+    "halfway from its prior mean to 1 for good; in theory, the ratio of P at three quarters of the "
+    "rise to that at half; and the share of posterior draws in the middle half of the rise, at the "
+    "P that is nearest to half, of the mean over places and of single places. Then overlaps by P, "
+    "the standard deviation within the posterior, and how many chains of tempering ended in "
+    "agreement of their stages."
 )
 
 
-def _place(names):
+def _place(column):
+    """Places of kinds and methods in their order, or the numbers of another column."""
     order = [*KINDS, *SERIES]
-    return names.map(order.index)
+    return column.map(order.index) if column.name in ("kind", "method") else column
 
 
 def draw(frame, folder):

@@ -59,7 +59,10 @@ def test_the_overlap_is_one_where_a_head_attends_to_the_token_to_copy(benchmark,
     products[places, places + 1] = 100.0  # key, then query
     position = np.zeros(model.dimension)
     position[-products.size :] = products.ravel()
-    drawn = benchmark.overlaps(model, np.stack([position, -position, 0 * position]), tokens)
+    positions = np.stack([position, -position, 0 * position])
+    drawn, of_places = benchmark.overlaps(model, positions, tokens)
+    assert of_places.shape == (3, tokens - 1)
+    np.testing.assert_allclose(of_places[0], 1, rtol=1e-6)
     assert drawn[0] == pytest.approx(1)
     if kind == "linear":  # a sign that the values undo
         assert drawn[1] == pytest.approx(1)
@@ -90,7 +93,7 @@ def test_an_interrupted_run_resumes(benchmark, tmp_path, monkeypatch):
         if len(runs) == 3:
             raise KeyboardInterrupt
         for number, examples in enumerate((8, 16, 32)):
-            yield examples, "theory", 0.3 + 0.3 * number, 0.1, 0.2, True
+            yield examples, "theory", 0.3 + 0.3 * number, 0.1, 0.2, 0.1 * number, True
 
     monkeypatch.setitem(benchmark.METHODS, "theory", method)
     file = tmp_path / "rows.csv"
@@ -107,3 +110,9 @@ def test_an_interrupted_run_resumes(benchmark, tmp_path, monkeypatch):
     assert len(runs) == 7
     report = benchmark.write_report(frame)
     assert "| 4 | softmax | 16 | 0.60 ± 0.00 | 0.10 | 3 of 3 |" in report
+    half, late = (
+        16 * 2 ** ((share + (1 - share) * benchmark.prior_overlap(4, "softmax") - 0.6) / 0.3)
+        for share in (0.5, 0.75)
+    )
+    numbers = f"{half:.1f} ± 0.0 | {late / half:.1f} ± 0.0 | 0.20 | 0.10"
+    assert f"| 4 | 10 | softmax | {numbers} |" in report
