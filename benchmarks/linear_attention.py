@@ -43,7 +43,7 @@ SERIES = ("theory", "Langevin, growing", "Langevin, shrinking", "Adam")
 DRAWS = 3
 TEMPERATURE, VARIANCE = 0.1, 4.0
 
-_SWEEPS, _TEMPERED_DRAWS = 200, 400
+_SWEEPS, _TEMPERED_DRAWS = {4: 200, 6: 200, 8: 400}, 400
 _LANGEVIN_STEPS, _ADAM_STEPS, _ADAM_STARTS = 20_000, 4000, 2
 _STATES = 50  # of a Langevin run, in its second half
 _VALUES = ("overlap", "spread", "middle", "middle_places", "agreed")
@@ -130,7 +130,9 @@ def by_theory(tokens, kind, seed):
     floor = prior_overlap(tokens, kind)
     for examples in EXAMPLES:
         model = attention_model("order-parameter", copying(tokens, examples, kind, seed))
-        positions, _, notes, _ = by_tempering(model, seed, _SWEEPS, _TEMPERED_DRAWS, chains=1)
+        positions, _, notes, _ = by_tempering(
+            model, seed, _SWEEPS[tokens], _TEMPERED_DRAWS, chains=1
+        )
         values = overlaps(model, positions[0, ::5], tokens)
         yield examples, "theory", *summarise(*values, floor), notes[0][1]
 
@@ -240,7 +242,8 @@ def write_report(frame):
         shares = shares.groupby("examples")[["middle", "middle_places"]].mean()
         place = at_half["half"].mean()
         nearest = np.abs(np.log(shares.index / place)).argmin() if np.isfinite(place) else None
-        in_middle = ("–", "–") if nearest is None else [f"{x:.2f}" for x in shares.iloc[nearest]]
+        at_nearest = (np.nan, np.nan) if nearest is None else shares.iloc[nearest]
+        in_middle = [f"{share:.2f}" if np.isfinite(share) else "–" for share in at_nearest]
         lines.append(
             f"| {tokens} | {WIDTHS[tokens]} | {kind} | {' | '.join([*cells, rise, *in_middle])} |"
         )
@@ -271,7 +274,8 @@ def _mean_and_error(values, digits=1):
 
 _ABOUT = (
     "Overlap of the attention with the token to copy, |ω_s| / |ω|, of one head, T = 0.1: means and "
-    "standard errors over three draws of the data. First the number of examples P at which it is "
+    "standard errors over draws of the data, three unless the last column says otherwise, and no "
+    "error of a single one. First the number of examples P at which it is "
     "halfway from its prior mean to 1 for good; in theory, the ratio of P at three quarters of the "
     "rise to that at half; and the share of posterior draws in the middle half of the rise, at the "
     "P that is nearest to half, of the mean over places and of single places. Then overlaps by P, "
