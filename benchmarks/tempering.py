@@ -15,6 +15,7 @@ pays.
 
 import sys
 import time
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -36,8 +37,11 @@ from pathkernel_sampling.tempering.stages import stage_evidence, temper
 CHAINS, SWEEPS, DRAWS = 4, 1000, 4000
 
 
-def by_tempering(model, seed, sweeps=SWEEPS, draws=DRAWS, chains=CHAINS):
-    """Positions (chain, draw, dimension) of independent runs, evidences, notes and CPU seconds."""
+def by_tempering(model, seed, sweeps=SWEEPS, draws=DRAWS, chains=CHAINS, report=lambda line: None):
+    """Positions (chain, draw, dimension) of independent runs, evidences, notes and CPU seconds.
+
+    A line on each run is reported as soon as it ends, since further ones may take minutes.
+    """
     started, positions, evidences, notes = time.process_time(), [], [], []
     for chain in range(chains):
         key = jax.random.fold_in(jax.random.key(seed), chain)
@@ -52,7 +56,12 @@ def by_tempering(model, seed, sweeps=SWEEPS, draws=DRAWS, chains=CHAINS):
         swaps = swap_rates(rows["log_ratio"][:, :count], tempered.ladder.levels[:count])
         positions.append(rows["position"])
         evidences.append(value + target.log_copies)
-        notes.append((int(tempered.stages), bool(tempered.agreed), count, round(swaps.min(), 2)))
+        smallest = round(float(swaps.min()), 2)
+        notes.append((int(tempered.stages), bool(tempered.agreed), count, smallest))
+        seconds = time.process_time() - started
+        report(
+            f"  run {chain + 1}: ln Z {evidences[-1]:.2f}, {notes[-1]}, {seconds:.0f} CPU s so far"
+        )
     return np.stack(positions), evidences, notes, time.process_time() - started
 
 
@@ -107,7 +116,9 @@ def quantities(model, positions, inputs):
 def compare(model, seed, inputs, sweeps=SWEEPS, draws=DRAWS):
     """Print R-hat, ESS a CPU second, masses and evidences of each method."""
     for name, run in {
-        "tempering": lambda: by_tempering(model, seed, sweeps, draws),
+        "tempering": lambda: by_tempering(
+            model, seed, sweeps, draws, report=partial(print, flush=True)
+        ),
         "nuts": lambda: by_nuts(model, seed, sweeps, draws // 2),
     }.items():
         positions, evidences, notes, seconds = run()
