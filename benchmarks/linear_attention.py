@@ -276,10 +276,11 @@ _ABOUT = (
     "Overlap of the attention with the token to copy, |ω_s| / |ω|, of one head, T = 0.1: means and "
     "standard errors over draws of the data, three of networks, and of the theory as many as the "
     "last column says. First the number of examples P at which it is halfway from its prior mean "
-    "to 1 for good; in theory, the ratio of P at three quarters of the rise to that at half; and the "
-    "share of posterior draws in the middle half of the rise, at the P that is nearest to half, of "
-    "the mean over places and of single places. Then overlaps by P, the standard deviation within "
-    "the posterior, and how many chains of tempering ended in agreement of their stages."
+    "to 1 for good; in theory, the ratio of P at three quarters of the rise to that at half; and "
+    "the share of posterior draws in the middle half of the rise, at the P that is nearest to "
+    "half, of the mean over places and of single places. Then overlaps by P, the standard "
+    "deviation within the posterior, and how many chains of tempering ended in agreement of their "
+    "stages."
 )
 
 
