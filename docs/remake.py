@@ -424,13 +424,18 @@ def _printed(benchmark: str, *options: str) -> dict[str, list[list[str]]]:
     return tables
 
 
+def stored_table(benchmark: str) -> str:
+    """First table of the stored results of a benchmark."""
+    text = (ROOT / "benchmarks" / "results" / f"{benchmark}.md").read_text(encoding="utf-8")
+    rows = next(part for part in text.split("\n\n") if part.startswith("|"))
+    return f"\n{rows}\n"
+
+
 @functools.cache
 def engine() -> tuple[Path, list[list[str]]]:
     """Folder of figures of other theories, and the table of comparisons with their papers."""
     if importlib.util.find_spec("deepbays") is None:
-        raise SystemExit(
-            "python docs/remake.py engine needs deepbays: see benchmarks/engine/sources.py"
-        )
+        raise SystemExit("the engine needs deepbays: see benchmarks/engine/sources.py")
     figures = Path("engine").resolve()
     ((heading, rows),) = _printed("engine", "--figures", str(figures)).items()
     names = heading.partition(": ")[2].split(", ", 5)[:5]
@@ -664,6 +669,7 @@ _OF_MARKOV = ("N", "saddle", "next order", "exact", "closed", "two-loop term, na
 _OF_SKIPS = ("s", "N", "saddle", "next order", "Monte-Carlo error")
 PICTURES: dict[str, Callable[[], Path]] = {
     "attention-jump": lambda: by_benchmark("attention.learned", "jump", "attention-jump"),
+    "linear-attention": lambda: by_benchmark("attention.linear", "--images", "linear-attention"),
     "class-probabilities": lambda: class_samples()[0] / "class-probabilities.png",
     "attention-paths": lambda: paths_drawn() / "attention-paths.png",
     "order-parameter": lambda: paths_drawn() / "order-parameter.png",
@@ -693,6 +699,7 @@ PICTURES: dict[str, Callable[[], Path]] = {
 }
 TEXTS: dict[str, Callable[[], str]] = {
     "first-table": first_table,
+    "linear-attention": lambda: stored_table("linear_attention"),
     "markov-accuracies": markov_accuracies,
     "markov-good": lambda: markov_part("good"),
     "markov-good-denoising": lambda: markov_part("good + denoising"),

@@ -7,6 +7,7 @@ python -m benchmarks.attention.learned widths|samplers|location|noise|modes|jump
 
 import sys
 import time
+from functools import partial
 
 import jax
 import numpy as np
@@ -144,57 +145,56 @@ def of_draws(posterior, test, chains=2, draws=600):
     return accuracy(np.mean(means, axis=0), test.labels)
 
 
-def by_adam(model, steps, rate=0.01):
-    """Descent from a position by Adam on the negative log density of all weights, compiled."""
+@partial(jax.jit, static_argnames="steps")
+def by_adam(model, x, steps, rate=0.01):
+    """End of a descent from x by Adam on the negative log density of all weights."""
 
-    @jax.jit
-    def descend(x):
-        def step(index, state):
-            x, first, second = state
-            slope = -jax.grad(model.log_density)(x)
-            first, second = 0.9 * first + 0.1 * slope, 0.999 * second + 0.001 * slope**2
-            along = first / (1 - 0.9 ** (index + 1.0))
-            size = jax.numpy.sqrt(second / (1 - 0.999 ** (index + 1.0))) + 1e-8
-            return x - rate * along / size, first, second
+    def step(index, state):
+        x, first, second = state
+        slope = -jax.grad(model.log_density)(x)
+        first, second = 0.9 * first + 0.1 * slope, 0.999 * second + 0.001 * slope**2
+        along = first / (1 - 0.9 ** (index + 1.0))
+        size = jax.numpy.sqrt(second / (1 - 0.999 ** (index + 1.0))) + 1e-8
+        return x - rate * along / size, first, second
 
-        return jax.lax.fori_loop(0, steps, step, (x, 0 * x, 0 * x))[0]
-
-    return descend
+    return jax.lax.fori_loop(0, steps, step, (x, 0 * x, 0 * x))[0]
 
 
 def of_descent(posterior, test, seed):
     """Adam on all weights and key vectors: squared error with the weight decay of the prior."""
     model = attention_model("weights", posterior)
-    x = by_adam(model, steps=3000)(model.initial(jax.random.key(seed)))
+    x = by_adam(model, model.initial(jax.random.key(seed)), steps=3000)
     return accuracy(np.asarray(model.predict(x, jax.numpy.asarray(test.inputs))[0]), test.labels)
 
 
-def of_noisy_descent(posterior, test, seed, steps=40_000, rate=1e-4, friction=0.1, means=100):
-    """Descent with momentum, weight decay and noise of temperature T, which samples all weights.
+@partial(jax.jit, static_argnames="steps")
+def by_noisy_descent(model, state, steps, rate=1e-4, friction=0.1):
+    """Position, momentum and random key after steps of descent with noise of temperature T.
 
-    Predictions are averaged over the second half of the run.
+    With momentum and the weight decay of the prior it samples all weights.
     """
+    noise = jax.numpy.sqrt(2 * friction * rate)
+
+    def step(index, state):
+        x, momentum, key = state
+        key, part = jax.random.split(key)
+        slope = jax.grad(model.log_density)(x)
+        kick = rate * slope + noise * jax.random.normal(part, x.shape)
+        momentum = (1 - friction) * momentum + kick
+        return x + momentum, momentum, key
+
+    return jax.lax.fori_loop(0, steps, step, state)
+
+
+def of_noisy_descent(posterior, test, seed, steps=40_000, means=100):
+    """Accuracy of predictions averaged over the second half of a descent with noise."""
     model = attention_model("weights", posterior)
-    noise = np.sqrt(2 * friction * rate)
-
-    @jax.jit
-    def descend(x, momentum, key):
-        def step(index, state):
-            x, momentum, key = state
-            key, part = jax.random.split(key)
-            slope = jax.grad(model.log_density)(x)
-            kick = rate * slope + noise * jax.random.normal(part, x.shape)
-            momentum = (1 - friction) * momentum + kick
-            return x + momentum, momentum, key
-
-        return jax.lax.fori_loop(0, steps // (2 * means), step, (x, momentum, key))
-
     x = model.initial(jax.random.key(seed))
     state = x, 0 * x, jax.random.key(seed + 1)
     predict = jax.jit(lambda x: model.predict(x, jax.numpy.asarray(test.inputs))[0])
     outputs = []
     for number in range(2 * means):
-        state = descend(*state)
+        state = by_noisy_descent(model, state, steps // (2 * means))
         if number >= means:
             outputs.append(np.asarray(predict(state[0])))
     return accuracy(np.mean(outputs, axis=0), test.labels)

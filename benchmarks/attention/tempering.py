@@ -1,19 +1,21 @@
 """Tempering of learned attention: convergence, evidence and cost, beside chains without it.
 
 python -m benchmarks.attention.tempering location|narrow [SEEDS]
-python -m benchmarks.attention.tempering forms [NAME] [SEEDS]
+python -m benchmarks.attention.tempering forms [NAME] [SEEDS] [SWEEPS] [DRAWS]
 python -m benchmarks.attention.tempering agreement [VALUES]
 
 ``location`` is the single-location problem of 100 examples at N = 10, four independent runs for
 each seed of the data, and four chains of the no-U-turn sampler; ``forms`` has queries and keys,
-three heads, two layers, other widths, and the copying task; ``agreement`` weighs the modes of that
-task; ``narrow`` is a target with a narrow mode of a known mass, beside sequential Monte Carlo from
-a wide density. Times are CPU seconds of everything: pilots, stages, draws, but not compilation,
-which a first run of few steps pays.
+three heads, two layers, other widths, and the copying task, with stages of SWEEPS sweeps and as
+many DRAWS as are given; ``agreement`` weighs the modes of that task; ``narrow`` is a target with a
+narrow mode of a known mass, beside sequential Monte Carlo from a wide density. Times are CPU
+seconds of everything: pilots, stages, draws, but not compilation, which a first run of few steps
+pays.
 """
 
 import sys
 import time
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -33,11 +35,13 @@ from pathkernel_sampling.tempering.replicas import sweep
 from pathkernel_sampling.tempering.stages import stage_evidence, temper
 
 CHAINS, SWEEPS, DRAWS = 4, 1000, 4000
-NUTS_WARM_UP, NUTS_DRAWS = 1000, 2000
 
 
-def by_tempering(model, seed, sweeps=SWEEPS, draws=DRAWS, chains=CHAINS):
-    """Positions (chain, draw, dimension) of independent runs, evidences, notes and CPU seconds."""
+def by_tempering(model, seed, sweeps=SWEEPS, draws=DRAWS, chains=CHAINS, report=lambda line: None):
+    """Positions (chain, draw, dimension) of independent runs, evidences, notes and CPU seconds.
+
+    A line on each run is reported as soon as it ends, since further ones may take minutes.
+    """
     started, positions, evidences, notes = time.process_time(), [], [], []
     for chain in range(chains):
         key = jax.random.fold_in(jax.random.key(seed), chain)
@@ -52,14 +56,19 @@ def by_tempering(model, seed, sweeps=SWEEPS, draws=DRAWS, chains=CHAINS):
         swaps = swap_rates(rows["log_ratio"][:, :count], tempered.ladder.levels[:count])
         positions.append(rows["position"])
         evidences.append(value + target.log_copies)
-        notes.append((int(tempered.stages), bool(tempered.agreed), count, round(swaps.min(), 2)))
+        smallest = round(float(swaps.min()), 2)
+        notes.append((int(tempered.stages), bool(tempered.agreed), count, smallest))
+        seconds = time.process_time() - started
+        report(
+            f"  run {chain + 1}: ln Z {evidences[-1]:.2f}, {notes[-1]}, {seconds:.0f} CPU s so far"
+        )
     return np.stack(positions), evidences, notes, time.process_time() - started
 
 
-def by_nuts(model, seed):
+def by_nuts(model, seed, warm_up=SWEEPS, draws=DRAWS // 2):
     """The same of chains of the no-U-turn sampler, without evidences."""
     started = time.process_time()
-    drawn = sample(model, CHAINS, NUTS_WARM_UP, NUTS_DRAWS, seed=seed)
+    drawn = sample(model, CHAINS, warm_up, draws, seed=seed)
     return drawn["position"], [np.nan], [], time.process_time() - started
 
 
@@ -104,20 +113,24 @@ def quantities(model, positions, inputs):
     return named, modes, every
 
 
-def compare(model, seed, inputs, methods=("tempering", "nuts")):
+def compare(model, seed, inputs, sweeps=SWEEPS, draws=DRAWS):
     """Print R-hat, ESS a CPU second, masses and evidences of each method."""
-    for name in methods:
-        positions, evidences, notes, seconds = {"tempering": by_tempering, "nuts": by_nuts}[name](
-            model, seed
-        )
+    for name, run in {
+        "tempering": lambda: by_tempering(
+            model, seed, sweeps, draws, report=partial(print, flush=True)
+        ),
+        "nuts": lambda: by_nuts(model, seed, sweeps, draws // 2),
+    }.items():
+        positions, evidences, notes, seconds = run()
         named, modes, every = quantities(model, positions, inputs)
-        worst_r_hat, slowest = 0.0, (np.inf, "")
+        worst, slowest = {"mass": 0.0, "other": 0.0}, (np.inf, "")
         for quantity, values in named.items():
             if values.std() == 0:
                 continue
             r_hat = float(array_stats.rhat(values, chain_axis=0, draw_axis=1))
             size = float(array_stats.ess(values, chain_axis=0, draw_axis=1, method="mean"))
-            worst_r_hat = max(worst_r_hat, r_hat)
+            kind = "mass" if quantity.startswith("mass of ") else "other"
+            worst[kind] = max(worst[kind], r_hat)
             slowest = min(slowest, (size / seconds, quantity))
             print(
                 f"  {name}: {quantity}: {values.mean():.3f}, R-hat {r_hat:.3f}, "
@@ -130,9 +143,10 @@ def compare(model, seed, inputs, methods=("tempering", "nuts")):
             )
         )
         print(
-            f"{name}, seed {seed}: {seconds:.0f} CPU s, largest R-hat {worst_r_hat:.3f}, slowest "
-            f"{slowest[1]} {slowest[0]:.2f} a CPU second (every {every} draws); masses {masses}; "
-            f"ln Z {np.round(evidences, 3)}; stages, agreed, levels, smallest swap {notes}",
+            f"{name}, seed {seed}: {seconds:.0f} CPU s, largest R-hat {worst['other']:.3f}, of "
+            f"masses {worst['mass']:.3f}, slowest {slowest[1]} {slowest[0]:.2f} a CPU second "
+            f"(every {every} draws); masses {masses}; ln Z {np.round(evidences, 3)}; "
+            f"stages, agreed, levels, smallest swap {notes}",
             flush=True,
         )
 
@@ -153,7 +167,7 @@ def location(seeds=5):
         compare(model, seed, test.inputs[:50])
 
 
-def forms(chosen=None, seeds=1):
+def forms(chosen=None, seeds=1, sweeps=SWEEPS, draws=DRAWS):
     """Other forms, heads, layers and widths, or one that is chosen by its name."""
 
     def of_location(width, layers, heads):
@@ -186,7 +200,7 @@ def forms(chosen=None, seeds=1):
         print(name, flush=True)
         compile_first(model)
         for seed in range(int(seeds)):
-            compare(model, seed, inputs, ("tempering",))
+            compare(model, seed, inputs, int(sweeps), int(draws))
 
 
 def agreement(values="0.3,0.36,0.4,0.5", chains=2):

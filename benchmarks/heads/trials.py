@@ -65,13 +65,16 @@ class Trials:
     """Mean losses with single heads off in turn, each from the first changed layer on.
 
     Blocks of the model below the head that is tried give what they gave with the heads off so far,
-    which saves nearly half of a trial. Passes are counted as whole ones.
+    which saves nearly half of a trial, unless a block is but its attention. Passes are counted as
+    whole ones.
     """
 
     def __init__(self, gained: Gained, batches: Sequence[Batch]):
         self._gained, self._batches = gained, list(batches)
         modules = dict(gained.model.named_modules())
-        self._blocks = [modules[block_name(attention)] for attention in gained.layers]
+        # attention without its projections would be taken for one of its own ways
+        skips = all(block_name(attention) != attention.name for attention in gained.layers)
+        self._blocks = [modules[block_name(a)] for a in gained.layers] if skips else []
         self._outputs: dict[tuple[int, int], Any] = {}  # by batch and layer
         self._first = 0  # layer from which blocks run
         self._batch = 0

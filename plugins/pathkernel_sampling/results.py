@@ -308,16 +308,16 @@ class LearnedAttention(Draws):
         attend = needs_sampling("pathkernel_sampling.attention.attend")
         evidence = needs_sampling("pathkernel_sampling.chains.evidence")
         positions = run.read("unconstrained_posterior/position")
-        groups = {
-            "attention": attend.mean_attention(chains, positions),
-            "random_heads": attend.random_heads(chains, self.random_heads),
-        }
-        estimate, weights = evidence.UNKNOWN, None  # exchanges of heads make several modes
+        groups = {"random_heads": attend.random_heads(chains, self.random_heads)}
+        estimate = evidence.UNKNOWN  # exchanges of heads make several modes
+        weights = np.full(len(positions), 1 / len(positions))
         if self.is_tempered:
             values = needs_sampling("pathkernel_sampling.attention.stage_values")
+            shares = needs_sampling("pathkernel_sampling.chains.weights").evidence_shares
             groups["tempering"] = values.tempering(run, chains)
             estimate = values.log_evidence(groups["tempering"])
-            weights = values.chain_weights(groups["tempering"])
+            weights = shares(groups["tempering"]).values
+        groups["attention"] = attend.mean_attention(chains, positions, weights)
         mode_values = needs_sampling("pathkernel_sampling.attention.mode_values")
         groups |= mode_values.modes_and_maxima(
             run, chains, estimate.log_evidence, weights, self.starts
@@ -336,7 +336,9 @@ class LearnedAttention(Draws):
     def joint_views(self, study: StoredStudy) -> Iterator[Table | Chart | str]:
         """Yield masses of modes along the parameters in which points of the study differ."""
         views = needs_sampling("pathkernel_sampling.attention.mass_views")
-        yield from views.mass_views(study, self.name)
+        # points that were just computed stand beside those of every seed and temperature
+        shown = (None, None) if self.widths else (self.seed, self.temperature)
+        yield from views.mass_views(study, self.name, *shown)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import xarray as xr
 from pathkernel_core.system.text import number
 from pathkernel_datasets.results.draws import runs
 from pathkernel_datasets.results.stored_study import StoredStudy
-from pathkernel_sampling.attention.stage_values import chain_weights
+from pathkernel_sampling.chains.weights import chain_weights
 from pathkernel_sampling.draws.sampled import Run
 from pathkernel_views.chart import Chart
 from pathkernel_views.primitives import lines
@@ -41,7 +41,9 @@ _MASSES = ("kind", "chains", "weights")
 _POINT = ("width", "temperature", "seed", "form", "sampler", "method")
 
 
-def mass_views(study: StoredStudy, result: str) -> Iterator[Table | Chart | str]:
+def mass_views(
+    study: StoredStudy, result: str, seed: int | None = None, temperature: float | None = None
+) -> Iterator[Table | Chart | str]:
     """Yield masses of the kinds of modes at all points of a study, if they are several.
 
     A kind is what the heads of a mode attend to; modes of one kind count together, since the number
@@ -54,8 +56,12 @@ def mass_views(study: StoredStudy, result: str) -> Iterator[Table | Chart | str]
         With all values of a swept option.
     result : str
         Name of the result.
+    seed : int, optional
+        Seed of the points to show; by default all.
+    temperature : float, optional
+        Their temperature; by default all.
     """
-    masses = _masses(study, result)
+    masses = _masses(study, result, seed, temperature)
     if not (settings := _varying(masses)):
         return
     along = _axis(masses, settings)
@@ -90,7 +96,9 @@ def mass_views(study: StoredStudy, result: str) -> Iterator[Table | Chart | str]
     )
 
 
-def _masses(study: StoredStudy, result: str) -> pd.DataFrame:
+def _masses(
+    study: StoredStudy, result: str, seed: int | None, temperature: float | None
+) -> pd.DataFrame:
     """Rows of points and kinds, with the mass in each chain and the weights of the chains."""
     option, rows = next(iter(study.identity.get("sweep", ())), None), []
     for single in study.singles:
@@ -99,13 +107,15 @@ def _masses(study: StoredStudy, result: str) -> pd.DataFrame:
             if "modes" not in run.draws.children:
                 continue  # the run is not complete
             settings = run.all_settings
+            if seed not in (None, settings["seed"]):
+                continue
+            if temperature is not None and not math.isclose(temperature, settings["temperature"]):
+                continue
             point = {name: settings.get(name, "") for name in _POINT}
             if option:
                 point = {option: single.identity["options"][option]} | point
             modes = run.draws["modes"].to_dataset()[["name", "mass_of_chain", "head"]].load()
-            weights = np.full(modes.sizes["chain"], 1 / modes.sizes["chain"])
-            if "tempering" in run.draws.children:
-                weights = chain_weights(run.draws["tempering"].to_dataset().load())
+            weights = chain_weights(run.draws).values
             rows += [
                 {**point, "kind": kind, "chains": chains, "weights": weights}
                 for kind, chains in _kinds(modes).items()

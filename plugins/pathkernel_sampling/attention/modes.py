@@ -134,7 +134,8 @@ def find_modes(
     is_in = labels[..., None] == np.arange(len(by_mass))  # (chain, draw, mode)
     by_chain = is_in.mean(1)
     masses = np.minimum(weights @ by_chain, 1.0)  # which rounding may exceed
-    parts = [ordered[of_mode] for of_mode in is_in.reshape(-1, len(by_mass)).T]
+    by_mode = is_in.reshape(-1, len(by_mass)).T
+    parts = [ordered[of_mode] for of_mode in by_mode]
     return AttentionModes(
         labels=labels,
         names=_number_names([_name(part) for part in parts]),
@@ -143,7 +144,12 @@ def find_modes(
             [_error(is_in[..., mode], mass, weights) for mode, mass in enumerate(masses)]
         ),
         by_chain=by_chain,
-        attention=np.stack([part.mean(0) for part in parts]),
+        attention=np.stack(
+            [
+                np.average(part, axis=0, weights=of_draws[of_mode])
+                for part, of_mode in zip(parts, by_mode)
+            ]
+        ),
         space=AttentionSpace(directions, centre, axes, components, place[groups], flat, near),
     )
 

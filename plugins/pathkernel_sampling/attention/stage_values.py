@@ -91,17 +91,6 @@ def log_evidence(tempering: xr.Dataset) -> Evidence:
     return Evidence(mean, max(stated, spread))
 
 
-def chain_weights(tempering: xr.Dataset) -> np.ndarray:
-    """Weights of the chains in masses of modes, (chain,): shares of their evidences.
-
-    A chain weighs the modes that it sees, and its evidence is that of these; where all see the
-    same, the weights are equal within the errors.
-    """
-    values = tempering["log_evidence"].sel(stage="draws").values
-    weights = np.exp(values - values.max())
-    return weights / weights.sum()
-
-
 def warnings(tempering: xr.Dataset) -> list[str]:
     """Sentences on stages that do not agree, swaps that are rare, and chains that differ."""
     lines = []

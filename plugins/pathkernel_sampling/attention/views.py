@@ -15,7 +15,8 @@ from pathkernel_datasets.results.draws import point_of
 from pathkernel_datasets.results.stored_study import StoredStudy
 from pathkernel_datasets.variables.measures import measures_of
 from pathkernel_sampling.attention.mode_views import mode_views
-from pathkernel_sampling.chains.diagnostics import diagnose_quietly
+from pathkernel_sampling.chains.diagnostics import diagnose_quietly, moments_of_draws
+from pathkernel_sampling.chains.weights import chain_weights
 from pathkernel_sampling.corrections.views import label_frame
 from pathkernel_sampling.draws.sampled import Run
 from pathkernel_views.chart import Chart, NothingToPlot
@@ -38,7 +39,6 @@ _LABELS = {
     "example": "test example, from 1",
     "attention": "mean attention",
 }
-_DRAWS = ("chain", "draw")
 
 
 def attention_views(study: StoredStudy, names: Sequence[str]) -> Iterator[Table | Chart | str]:
@@ -106,10 +106,11 @@ def heads(run: Run) -> Table:
     """Table of the tokens that heads attend to, with diagnostics."""
     tree = run.draws
     attended = tree["posterior"]["attended_tokens"].load()
+    moments = moments_of_draws(attended, chain_weights(tree))
     columns = {
-        "attended": attended.mean(_DRAWS),
-        "attended_mcse": diagnose_quietly(arviz_stats.mcse, attended, method="mean"),
-        "sd": attended.std(_DRAWS),
+        "attended": moments["mean"],
+        "attended_mcse": moments["mcse"],
+        "sd": moments["sd"],
         "r_hat": diagnose_quietly(arviz_stats.rhat, attended),
         "ess_bulk": diagnose_quietly(arviz_stats.ess, attended, method="bulk"),
     }

@@ -18,6 +18,7 @@ from arviz_stats.base import array_stats
 from pathkernel_datasets.variables.labelling import output_names
 from pathkernel_datasets.variables.measures import MEASURES, Predictions
 from pathkernel_sampling.chains.draw_variables import settings_of
+from pathkernel_sampling.chains.weights import chain_weights, error_factor
 
 R_HAT = 1.01
 ESS = 400.0
@@ -98,6 +99,8 @@ class Diagnostics:
 def diagnose(run: xr.DataTree) -> Diagnostics:
     """Compute the diagnostics of a run.
 
+    Chains of tempering count by their evidences in mean and sd, and in the error of the mean.
+
     Parameters
     ----------
     run : xarray.DataTree
@@ -107,9 +110,7 @@ def diagnose(run: xr.DataTree) -> Diagnostics:
     statistics = run["sample_stats"]
     chains, draws = (values.sizes[dim] for dim in _DRAWS)
     entries = {
-        "mean": values.mean(_DRAWS),
-        "sd": values.std(_DRAWS),
-        "mcse": diagnose_quietly(arviz_stats.mcse, values, method="mean"),
+        **moments_of_draws(values, chain_weights(run)),
         "r_hat": diagnose_quietly(arviz_stats.rhat, values),
         "ess_bulk": diagnose_quietly(arviz_stats.ess, values, method="bulk"),
         "ess_tail": diagnose_quietly(arviz_stats.ess, values, method="tail"),
@@ -120,6 +121,24 @@ def diagnose(run: xr.DataTree) -> Diagnostics:
     names = ("diverging", "reached_max_tree_depth")
     counts = (int(statistics[name].sum()) if name in statistics else 0 for name in names)
     return Diagnostics(xr.Dataset(entries), bfmi, chains, draws, *counts)
+
+
+def moments_of_draws(values: xr.DataArray, weights: xr.DataArray) -> dict[str, xr.DataArray]:
+    """Compute ``mean`` and ``sd`` over draws, and ``mcse``, the Monte-Carlo error of the mean.
+
+    Parameters
+    ----------
+    values : DataArray, dims (chain, draw, …)
+    weights : DataArray, dims (chain,)
+        From :func:`pathkernel_sampling.chains.weights.chain_weights`.
+    """
+    weighted = values.weighted(weights)
+    error = diagnose_quietly(arviz_stats.mcse, values, method="mean")
+    return {
+        "mean": weighted.mean(_DRAWS),
+        "sd": weighted.std(_DRAWS),
+        "mcse": error * error_factor(weights),
+    }
 
 
 def sampled_log_evidence(run: xr.DataTree) -> tuple[float, float]:
@@ -181,6 +200,8 @@ def minimum_bulk_ess(order_parameter: np.ndarray) -> float:
 def predictor(run: xr.DataTree) -> xr.Dataset:
     """Compute the posterior mean and variance of the network's output on the test sets.
 
+    Chains of tempering count by their evidences.
+
     Parameters
     ----------
     run : xarray.DataTree
@@ -192,17 +213,17 @@ def predictor(run: xr.DataTree) -> xr.Dataset:
         ``mean``; ``variance``, by the law of total variance the sum of ``variance_within`` draws
         and ``variance_between`` them; ``mcse``, the Monte-Carlo error of the mean.
     """
-    predictions = run["predictions"]
-    means = predictions["predictor_mean"].load()
-    within = predictions["predictor_variance"].mean(_DRAWS)
-    between = means.var(_DRAWS)
+    predictions, weights = run["predictions"], chain_weights(run)
+    moments = moments_of_draws(predictions["predictor_mean"].load(), weights)
+    within = predictions["predictor_variance"].load().weighted(weights).mean(_DRAWS)
+    between = moments["sd"] ** 2
     return xr.Dataset(
         {
-            "mean": means.mean(_DRAWS),
+            "mean": moments["mean"],
             "variance": within + between,
             "variance_within": within,
             "variance_between": between,
-            "mcse": diagnose_quietly(arviz_stats.mcse, means, method="mean"),
+            "mcse": moments["mcse"],
         }
     )
 
@@ -212,6 +233,7 @@ def sampled_predictor_scores(run: xr.DataTree, labels: xr.DataArray, kind: str) 
 
     The mean predictor is that over the draws. The log predictive density of targets is that of
     their mixture, with the temperature T as noise: ln of the mean over draws of N(y | f, v + T).
+    Chains of tempering count by their evidences in both.
 
     Parameters
     ----------
@@ -240,7 +262,7 @@ def sampled_predictor_scores(run: xr.DataTree, labels: xr.DataArray, kind: str) 
 
     def scores(subset: np.ndarray) -> np.ndarray:
         """Measures (test_set, measure) by the draws of a mask (chain, draw)."""
-        if not subset.any():
+        if not weights[subset].any():
             return np.full((len(targets), len(measures)), np.nan)
         values = []
         for number, y in enumerate(targets):
@@ -248,13 +270,20 @@ def sampled_predictor_scores(run: xr.DataTree, labels: xr.DataArray, kind: str) 
             mean, *variance = (
                 predictions[name].values[subset][:, number, is_label] for name in moments
             )
-            predicted = Predictions(mean, y[is_label], *(variance or [None]), temperature)
+            predicted = Predictions(
+                mean,
+                y[is_label],
+                variance[0] if variance else None,
+                temperature,
+                weights=weights[subset],
+            )
             values.append([measure.function(predicted) for measure in measures])
         return np.array(values)
 
     # by half chains, longer than draws are correlated: an accuracy is no mean over draws, so that
     # no effective sample size gives its error
     chains, rounds = (predictions.sizes[dim] for dim in _DRAWS)
+    weights = np.repeat(chain_weights(run).values[:, None], rounds, axis=1)
     blocks = 2 * np.arange(chains)[:, None] + (np.arange(rounds) >= rounds // 2)
     values = scores(blocks >= 0)
     left_out = np.array([scores(blocks != number) for number in range(2 * chains)])

@@ -319,8 +319,27 @@ def test_seeds_have_a_table_and_no_axis(sampled, tmp_path):
     path = tmp_path / "study"
     shutil.copytree(sampled, path)
     _put_run(path, 10, {"content + content": [0.9, 0.7], "spread + spread": [0.1, 0.3]}, seed=1)
-    (table,) = LearnedAttention().joint_views(StoredStudy(path))
+    study = StoredStudy(path)
+    (table,) = LearnedAttention().joint_views(study)
     assert set(table.frame["seed"]) == {0, 1}
+
+
+def test_masses_are_those_of_the_seed_and_temperature_to_show(tmp_path, sampled):
+    path = tmp_path / "study"
+    shutil.copytree(sampled, path)
+    masses = {"content + content": [0.9, 0.7], "spread + spread": [0.1, 0.3]}
+    _put_run(path, 40, masses)
+    _put_run(path, 160, {"position 3 + position 3": [1.0, 1.0]}, seed=2)
+    study = StoredStudy(path)
+    # widths that were just computed stand beside all others
+    for settings in ({}, {"temperature": 0.1}, {"widths": (10,), "seed": 0}):
+        table, *_ = LearnedAttention(**settings).joint_views(study)
+        assert set(table.frame["width"]) == {10, 40, 160}
+    table, *_ = LearnedAttention(seed=0, temperature=0.1).joint_views(study)
+    assert set(table.frame["width"]) == {10, 40}
+    assert "position 3 + position 3" not in set(table.frame["kind"])
+    assert list(LearnedAttention(seed=1).joint_views(study)) == []
+    assert list(LearnedAttention(temperature=0.2).joint_views(study)) == []
 
 
 def test_a_crossing_is_where_logs_of_ratios_vanish():
