@@ -11,7 +11,15 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from pathkernel_views.chart import GREY, Chart, NothingToPlot, save_charts, svg_of
+from pathkernel_views.chart import (
+    GREY,
+    THEME,
+    Chart,
+    NothingToPlot,
+    render_image,
+    save_charts,
+    svg_of,
+)
 from pathkernel_views.chart_panels import TALLEST, with_width
 from pathkernel_views.colours import contrast
 from pathkernel_views.looks import looks
@@ -234,6 +242,19 @@ def test_files(frame, tmp_path):
     assert save_charts([drawn], tmp_path, said.append) == []
     assert "is not a chart of pathkernel" in said[0]
     assert files[0].read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize("text", ["log₁₀ of U", "log 10⁻⁶", "log x⁰₂", "log 10² and 10⁹"])
+def test_exponents_and_indices_leave_the_font_of_their_text(text):
+    def picture(text):
+        mark = {"type": "text", "text": text, "align": "left", "x": 2, "fontSize": 14}
+        spec = {"data": {"values": [{}]}, "mark": mark, "width": 150, "height": 20}
+        svg = svg_of(spec | {"config": THEME})
+        assert not set(re.sub("<[^>]*>", "", svg)) & set("⁰⁶⁹⁻₀₁")
+        return np.asarray(Image.open(io.BytesIO(render_image(svg, "png"))).convert("L"))
+
+    letters = slice(20, 60)  # pixels, of the letters l and o
+    np.testing.assert_array_equal(picture(text)[:, letters], picture("log of U")[:, letters])
 
 
 def test_a_chart_that_fails_leaves_the_others(frame, tmp_path):
