@@ -515,7 +515,7 @@ def _heat_ends(
     label = f"abs(datum.value - ({ends[0]})) < 1e-9 * abs({ends[1]}) ? {texts[0]} : "
     label += f"abs(datum.value - ({ends[1]})) < 1e-9 * abs({ends[1]}) ? {texts[1]} : "
     values = alt.ExprRef(f"[{ends[0]}, (({ends[0]}) + ({ends[1]})) / 2, {ends[1]}]")
-    return low, high, {"values": values, "labelExpr": label + "datum.label"}
+    return low, high, {"values": values, "labelExpr": label + "format(datum.value, '.3~g')"}
 
 
 @skip_validation()

@@ -372,6 +372,8 @@ def test_colours_that_are_cut_off_are_marked():
     frame.loc[0, "U"] = 50.0
     told = texts(specification(lambda: heatmaps(frame, "x", "y", "U")))
     assert any(text.startswith("≥") for text in told)
+    told = texts(specification(lambda: heatmaps(frame, "x", "y", "U", domain=(0, 0.5))))
+    assert {"≤ 0", "0.25", "≥ 0.5"} <= set(told)  # the middle is not rounded to 0.3
 
 
 def test_a_dominant_point_leaves_room_for_the_others():
