@@ -382,7 +382,7 @@ def choices(folder: str) -> str:
     for name in further:
         _, best, *losses = choice_rows(dataset, name)[-1]
         rows.append([f"on {name}", best, *losses])
-    return table(rows).replace(" 0.", " .")
+    return table(rows)
 
 
 def markov_choices() -> str:

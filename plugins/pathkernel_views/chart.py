@@ -91,6 +91,14 @@ _RESOLUTION = 200  # dots per inch of PNG files
 _POINTS = 72  # per inch
 _MARK = "pathkernel"  # in every file of a chart
 
+_SUPERSCRIPTS, _SUBSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "₀₁₂₃₄₅₆₇₈₉₊₋"
+_PLAIN = str.maketrans(_SUPERSCRIPTS + _SUBSCRIPTS, 2 * "0123456789+−")
+# of a single 1, 2 or 3 the font has the exponent, but all those of powers of ten look the same
+_RAISED = re.compile(
+    f"((?<=[0-9])[{_SUPERSCRIPTS}]+|(?![¹²³](?![{_SUPERSCRIPTS}]))[{_SUPERSCRIPTS}]+"
+    f"|[{_SUBSCRIPTS}]+)"
+)
+
 
 class NothingToPlot(PathkernelError, ValueError):
     """The data of a chart are missing from the study, or not computed yet."""
@@ -299,7 +307,27 @@ def svg_of(spec: dict[str, Any]) -> str:
     """Return the drawing of a specification as SVG text, by vl-convert."""
     import vl_convert
 
-    return vl_convert.vegalite_to_svg(_printable(spec), vl_version=vega_lite_version())
+    svg = vl_convert.vegalite_to_svg(_printable(spec), vl_version=vega_lite_version())
+    return re.sub(r"(?<=>)[^<>]+(?=</t)", lambda text: _with_plain_digits(text[0]), svg)
+
+
+def _with_plain_digits(text: str) -> str:
+    """Write exponents and indices in small ordinary digits, above or below the line.
+
+    The bundled font lacks most others, and a text that has one is painted in a font of the machine.
+    """
+    parts, level = [], 0.0
+    for number, part in enumerate(_RAISED.split(text)):
+        is_plain = number % 2 == 0
+        height = 0.0 if is_plain else -0.3 if part[0] in _SUPERSCRIPTS else 0.18
+        if part and height != level:
+            size = 1.0 if is_plain else 0.7
+            small = ' font-size="70%"' * (not is_plain)
+            move = f'dy="{(height - level) / size:.3g}em"'
+            part = f"<tspan {move}{small}>{part if is_plain else part.translate(_PLAIN)}</tspan>"
+            level = height
+        parts.append(part)
+    return "".join(parts)
 
 
 def render_image(svg: str, kind: str, dpi: float = _RESOLUTION) -> bytes:

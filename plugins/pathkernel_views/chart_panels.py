@@ -31,6 +31,7 @@ _ROUNDS = 6  # of measuring a chart
 _LARGEST = 4 * 72  # points of a panel that keeps its proportions
 _GROWTH, _LEAST = 1.3, 0.55  # of heights of panels that need not keep their proportions
 _NAMED = 0.5  # of their size, below which points have no names
+_NAMED_FULL = 0.85  # of their size, below which names stand where small panels have room
 _LETTERS = 9  # font size of headings
 _KEY, _LINE = 20, 12  # width of a key, height of a row of keys
 _NARROW, _WIDE = " ijltfrI.,:;'|!()[]/-", "mwMW@%—GOQ"
@@ -53,11 +54,22 @@ def text_width(text: str, size: float = _LETTERS) -> float:
 
 
 def wrap_text(text: str, points: float, size: float = _LETTERS) -> list[str]:
-    """Return the lines of a text that is at most as wide as it may be, where words allow."""
+    """Return the lines of a text that is at most as wide as it may be, where words allow.
+
+    The lines are about equally long, and none begins with a number, a unit or a symbol.
+    """
     text = re.sub(r" ?([=±]) ", "\xa0\\1\xa0", text)  # no line ends at a sign, nor within 1-2
     text = re.sub(r"(?<=\d)-|-(?=\d)", "\u2011", text)
+    text = re.sub(r" (?=[\d%]|[A-Z](?:[,)]|$))", "\xa0", text)
     letters = max(1, int(points / max(text_width(text, size) / max(len(text), 1), 1e-9)))
-    lines = textwrap.wrap(text, letters, break_long_words=False)
+
+    def lines_of(letters: int) -> list[str]:
+        return textwrap.wrap(text, letters, break_long_words=False)
+
+    lines = lines_of(letters)
+    if len(lines) > 1:
+        fewest = (n for n in range(1, letters + 1) if len(lines_of(n)) <= len(lines))
+        lines = lines_of(next(fewest))
     return [line.replace("\xa0", " ").replace("\u2011", "-") for line in lines] or [""]
 
 
@@ -130,6 +142,17 @@ def _with_low_legends(spec: Spec) -> Spec:
         return part
 
     return lower_legends(spec)
+
+
+def stacked_legend(spec: Spec) -> Spec | None:
+    """Return the keys of a specification for panels below each other, no wider than one of them.
+
+    None if its panels are not side by side, or there are no keys.
+    """
+    panels = spec["vconcat"][0].get("concat", []) if "vconcat" in spec else []
+    widths = [panel["width"] for panel in panels if _is_number(panel.get("width"))]
+    keys = spec["usermeta"]["keys"]
+    return _legend(keys, max(widths) + _SPACE) if keys and widths else None
 
 
 def with_width(svg: str, points: float) -> str:
@@ -217,7 +240,7 @@ def _panels_height(drawn: Spec) -> float:
 
 def _smallest(panel: Spec) -> float:
     text = json.dumps(panel)
-    if '"format": ".2f"' in text:
+    if '"text_"' in text:  # values in cells
         return 0.75 * panel["width"]
     if '"cell_"' in text and not _names(panel):
         return 0.4 * panel["width"]
@@ -294,8 +317,8 @@ def _size_panel(panel: Spec, factor: float, low: float, is_final: bool) -> Spec:
     if is_map and low < 1:
         sizes["width"] = round(low * sizes["width"], 2)
     panel = panel | sizes
-    if factor < _NAMED:
-        panel["layer"] = [p for p in panel["layer"] if '"datum.dx_"' not in json.dumps(p)]
+    if factor < _NAMED_FULL and "layer" in panel:
+        panel["layer"] = _with_small_names(panel["layer"], factor)
     if "heading" in panel:
         panel["heading"] = wrap_text(
             panel["heading"], sizes["width"] if is_final else sizes["width"] + _SPACE
@@ -311,6 +334,18 @@ def _size_panel(panel: Spec, factor: float, low: float, is_final: bool) -> Spec:
         return channel | {"title": wrap_text(title, room[axis])}
 
     return _of_axes(panel, with_short_title) if is_final else panel
+
+
+def _with_small_names(layers: Sequence[Spec], factor: float) -> list[Spec]:
+    """Put names of points where a small panel has room for them, or leave them out."""
+    changed = []
+    for layer in layers:
+        text = json.dumps(layer)
+        if '"datum.dx_"' not in text:
+            changed.append(layer)
+        elif factor >= _NAMED:
+            changed.append(json.loads(re.sub(r"datum\.(d[xy])_", r"datum.\1_small_", text)))
+    return changed
 
 
 def _without_axes(panel: Spec, hidden: set[str]) -> Spec:

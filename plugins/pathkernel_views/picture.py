@@ -22,6 +22,8 @@ FULL, HALF = 500, 220
 
 _MANY = 8  # panels, beyond which one more stands in a row
 _DIGITS = 6  # of numbers within charts
+_SINGLE = 1e-9  # relative distance of values that an axis cannot tell apart
+_AROUND = 1.05  # around a single value, the ratio of an end of the axis to it
 
 
 class Picture:
@@ -138,15 +140,18 @@ class Picture:
         if kind:
             form |= {"type": "pow", "exponent": 1 / 3}
         scale = alt.Scale(**form, padding=6)
-        ends = self.ends_of(self.frame[list(columns)], log)
+        ends = self.ends_of(self.frame[list(columns)], log, apart=True)
         if ends is not None:
             scale.domain = ends
         return scale
 
-    def ends_of(self, values: pd.DataFrame, log: bool = False) -> list[Any] | None:
+    def ends_of(
+        self, values: pd.DataFrame, log: bool = False, apart: bool = False
+    ) -> list[Any] | None:
         """Return the least and the largest value, as expressions of the switches if there are any.
 
-        ``values`` has the rows of :attr:`frame`. None if no value is finite.
+        ``values`` has the rows of :attr:`frame`. None if no value is finite. With ``apart`` the
+        ends enclose a single value, at which an axis would have a tick of no digits.
         """
         table = values.to_numpy(dtype=float)
         table = np.where(np.isfinite(table) & (table > 0 if log else True), table, np.nan)
@@ -158,10 +163,13 @@ class Picture:
             rows = pd.DataFrame({"low": np.nanmin(table, 1), "high": np.nanmax(table, 1)})
         whole = [float(rows["low"].min()), float(rows["high"].max())]
         if not turned:
-            return whole
+            return _apart(*whole, log) if apart else whole
         keys = self.frame[turned].agg("\n".join, axis=1).to_numpy()
         groups = rows.groupby(keys, sort=False).agg({"low": "min", "high": "max"})
         groups = groups.fillna({"low": whole[0], "high": whole[1]})
+        if apart:
+            ends = [_apart(low, high, log) for low, high in groups.itertuples(index=False)]
+            groups = pd.DataFrame(ends, groups.index, groups.columns)
         chosen = " + '\\n' + ".join(f"chosen_{name}" for name in turned)
         return [alt.ExprRef(f"({json.dumps(groups[end].to_dict())})[{chosen}]") for end in groups]
 
@@ -205,6 +213,16 @@ class Picture:
             chart.title = alt.TitleParams(text=alt.ExprRef(" + ', ' + ".join(shown)))
         chart.usermeta = {"settings": parts, "keys": self.keys}
         return chart
+
+
+def _apart(low: float, high: float, log: bool) -> list[float]:
+    """Ends of an axis around a single value, or those of several values."""
+    if high - low > _SINGLE * max(abs(low), abs(high)):
+        return [low, high]
+    if log:
+        return [low / _AROUND, high * _AROUND]
+    reach = (_AROUND - 1) * abs(high) or 1.0
+    return [low - reach, high + reach]
 
 
 def inline(frame: pd.DataFrame, as_text: Collection[str] = ()) -> alt.InlineData:

@@ -41,6 +41,8 @@ _WITH_VALUES = 8  # largest heat map with values in its cells
 # where numbers in cells change their colour, above and below zero, in parts of the scale's end
 _NUMBERS_FROM = {"white": (0.735, 0.788), "black": (0.565, 0.635)}
 _NAMED_POINTS = 24
+_EDGE = 6  # points from the first point to the axis
+_NAME_SIZES = {"": 1.0, "small_": 0.55}  # of panels for which names are placed
 _FEW_POINTS = 200  # above this, markers are smaller
 _ASIDE = 0.018  # largest shift of points side by side, as a fraction of the panel
 _MARKER = 22  # square points, large enough to tell shapes apart
@@ -265,16 +267,19 @@ def points(
     frame, side = drop_missing(frame, x, y), HALF * 0.75
     is_named = bool(name) and frame[name].nunique() <= _NAMED_POINTS
     if is_named:
-        frame = frame.reset_index(drop=True).assign(dx_=0.0, dy_=0.0)
+        frame = frame.reset_index(drop=True)
         low, high = (settings.get(end) or y for end in ("low", "high"))
         # names avoid those of the same panel and setting, which alone are shown together; Vega does
-        # not place labels, so that positions in points are worked out here
+        # not place labels, so that positions in points are worked out here, for two sizes of panels
         groups = [*filter(None, [settings.get("panel")]), *settings.get("switches", ())]
-        for _, rows in frame.groupby(groups) if groups else [("", frame)]:
-            across = 0.85 * side / max(np.ptp((frame if same_x else rows)[x]), 1e-300)
-            down = side / max(frame[high].max() - frame[low].min(), 1e-300)
-            positions = rows[[x, y, low, high]].to_numpy(dtype=float) * [across, *[-down] * 3]
-            frame.loc[rows.index, ["dx_", "dy_"]] = _name_shifts(positions, rows[name])
+        for size, share in _NAME_SIZES.items():
+            columns = [f"dx_{size}", f"dy_{size}"]
+            frame[columns] = 0.0
+            for _, rows in frame.groupby(groups) if groups else [("", frame)]:
+                across = 0.85 * side / max(np.ptp((frame if same_x else rows)[x]), 1e-300)
+                down = side / max(frame[high].max() - frame[low].min(), 1e-300)
+                positions = rows[[x, y, low, high]].to_numpy(float) * [across, *[-down] * 3]
+                frame.loc[rows.index, columns] = _name_shifts(share * positions, rows[name])
     picture = Picture(frame, **settings)
     frame, ends = picture.frame, picture.ends
     bent = [reference != "diagonal" and _has_dominant(frame, settings, name) for name in (y, x)]
@@ -347,6 +352,7 @@ def _name_shifts(positions: np.ndarray, names: pd.Series) -> list[tuple[float, f
         for option in options if isinstance(text, str) else ():
             is_hit = np.all(np.abs(np.array(centres) - centre - option) < halves + half, axis=1)
             covered = is_hit.sum() + is_hit[len(positions) :].sum()  # names count twice
+            covered += 2 * (centre[0] + option[0] - half[0] < x.min() - _EDGE)
             if covered < overlap:
                 shift, overlap = option, covered
         shifts.append(shift)
@@ -439,8 +445,9 @@ def heatmaps(
     if with_values:
         limit = high.expr if isinstance(high, alt.ExprRef) else f"{high:.6g}"
         share = f"{cell} / ({limit})"
-        # two digits, or a power of ten where all values are tiny
-        written = f"format({cell}, ({limit}) < 0.005 ? '.0e' : '.2f')"
+        # two digits, or a power of ten where all values are tiny, of those that a colour shows
+        tiny = f"abs({share}) < 0.005 ? '0' : format({cell}, '.0e')"
+        written = f"({limit}) < 0.005 ? ({tiny}) : format({cell}, '.2f')"
         text = base.transform_filter(f"isValid({cell})").transform_calculate(text_=written)
         text = text.mark_text(fontSize=7, aria=False)
         layers.append(
@@ -508,7 +515,7 @@ def _heat_ends(
     label = f"abs(datum.value - ({ends[0]})) < 1e-9 * abs({ends[1]}) ? {texts[0]} : "
     label += f"abs(datum.value - ({ends[1]})) < 1e-9 * abs({ends[1]}) ? {texts[1]} : "
     values = alt.ExprRef(f"[{ends[0]}, (({ends[0]}) + ({ends[1]})) / 2, {ends[1]}]")
-    return low, high, {"values": values, "labelExpr": label + "datum.label"}
+    return low, high, {"values": values, "labelExpr": label + "format(datum.value, '.3~g')"}
 
 
 @skip_validation()

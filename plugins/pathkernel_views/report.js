@@ -54,12 +54,16 @@
   /** Puts panels below each other, each with the axes that it shared with those beside it. */
   const stack = (part) => {
     if (part.columns) part.columns = 1;
+    if (part.usermeta?.stacked) part.vconcat[part.vconcat.length - 1] = part.usermeta.stacked;
     for (const panel of part.vconcat ?? part.concat ?? part.layer ?? []) stack(panel);
-    for (const { axis } of Object.values(part.encoding ?? {}))
+    for (const { axis, legend } of Object.values(part.encoding ?? {})) {
       if (axis?.title === null && axis.labels === false) {
         delete axis.title;
         delete axis.labels;
       }
+      if (legend?.orient === "right")
+        Object.assign(legend, { orient: "bottom", direction: "horizontal", gradientLength: 110 });
+    }
   };
 
   class Chart {

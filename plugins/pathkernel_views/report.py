@@ -25,6 +25,7 @@ from pathkernel_core.system.local_files import check_local
 from pathkernel_core.system.text import number, printable
 from pathkernel_datasets.variables.quantities import STATUS_CODES
 from pathkernel_views.chart import Chart, NothingToPlot, vega_lite_version
+from pathkernel_views.chart_panels import stacked_legend
 from pathkernel_views.colours import for_dark
 from pathkernel_views.files import check_replaceable
 from pathkernel_views.table import Table, csv_text
@@ -157,6 +158,8 @@ class _Page:
 
     def _chart(self, chart: Chart) -> str:
         spec = chart.specification(title=False, switches=False)
+        if legend := stacked_legend(spec):  # for narrow screens
+            spec["usermeta"]["stacked"] = legend
         del spec["description"]
         spec["config"]["background"] = "transparent"
         text = json.dumps(spec, allow_nan=False)  # a failure is reported in place of the chart

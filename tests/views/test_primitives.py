@@ -11,7 +11,15 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from pathkernel_views.chart import GREY, Chart, NothingToPlot, save_charts, svg_of
+from pathkernel_views.chart import (
+    GREY,
+    THEME,
+    Chart,
+    NothingToPlot,
+    render_image,
+    save_charts,
+    svg_of,
+)
 from pathkernel_views.chart_panels import TALLEST, with_width
 from pathkernel_views.colours import contrast
 from pathkernel_views.looks import looks
@@ -236,6 +244,19 @@ def test_files(frame, tmp_path):
     assert files[0].read_bytes() == b"mine"
 
 
+@pytest.mark.parametrize("text", ["log₁₀ of U", "log 10⁻⁶", "log x⁰₂", "log 10² and 10⁹"])
+def test_exponents_and_indices_leave_the_font_of_their_text(text):
+    def picture(text):
+        mark = {"type": "text", "text": text, "align": "left", "x": 2, "fontSize": 14}
+        spec = {"data": {"values": [{}]}, "mark": mark, "width": 150, "height": 20}
+        svg = svg_of(spec | {"config": THEME})
+        assert not set(re.sub("<[^>]*>", "", svg)) & set("⁰⁶⁹⁻₀₁")
+        return np.asarray(Image.open(io.BytesIO(render_image(svg, "png"))).convert("L"))
+
+    letters = slice(20, 60)  # pixels, of the letters l and o
+    np.testing.assert_array_equal(picture(text)[:, letters], picture("log of U")[:, letters])
+
+
 def test_a_chart_that_fails_leaves_the_others(frame, tmp_path):
     said, broken = [], Chart("broken", "", "", lambda: 1 / 0)
     good = chart(lambda: against_width(frame))
@@ -351,6 +372,8 @@ def test_colours_that_are_cut_off_are_marked():
     frame.loc[0, "U"] = 50.0
     told = texts(specification(lambda: heatmaps(frame, "x", "y", "U")))
     assert any(text.startswith("≥") for text in told)
+    told = texts(specification(lambda: heatmaps(frame, "x", "y", "U", domain=(0, 0.5))))
+    assert {"≤ 0", "0.25", "≥ 0.5"} <= set(told)  # the middle is not rounded to 0.3
 
 
 def test_a_dominant_point_leaves_room_for_the_others():

@@ -100,9 +100,15 @@ def draw_phases():
     return draw_map(phases, curve, axes, panels)
 
 
+def draw_panels():
+    frame = pd.concat([curves(3).assign(panel=f"T = {n}") for n in range(5)])
+    return lines(frame, "width", "mean", series="network", panel="panel")
+
+
 CHARTS = {
     "a few lines": lambda: draw_curves(3),
     "more lines than colours": lambda: draw_curves(6),
+    "panels": draw_panels,
     "bars": draw_bars,
     "points": draw_points,
     "a matrix with numbers": lambda: draw_cells(5),
@@ -130,17 +136,37 @@ def page(tmp_path_factory):
     return folder / "page.html"
 
 
+DRAWN = "[...document.querySelectorAll('[data-chart]')].every((c) => c.querySelector('svg'))"
+WAIT = f"""(async () => {{ for (let n = 0; n < 200 && !({DRAWN}); n++)
+    await new Promise((next) => setTimeout(next, 50)); return {DRAWN}; }})()"""
+LETTERS = """Object.fromEntries([...document.querySelectorAll('.plot svg')].map((svg) => [
+    svg.querySelector('title').textContent,
+    8 * svg.getBoundingClientRect().width / svg.viewBox.baseVal.width]))"""
+
+
+@pytest.mark.skipif(FOUND is None, reason="no chromium, chromium-browser or google-chrome on PATH")
+def test_panels_fill_the_width_of_a_phone(page, tmp_path):
+    browser = Chromium(tmp_path)
+    try:
+        size = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+        browser.call("Emulation.setDeviceMetricsOverride", **size)
+        browser.open(page)
+        assert browser.evaluate(WAIT)
+        letters = browser.evaluate(LETTERS)  # heights in pixels
+        assert min(letters.values()) > 8
+        assert letters["panels"] > 11
+        assert letters["a large matrix"] > 11  # whose scale of colours is below it
+        assert browser.evaluate("document.documentElement.scrollWidth") <= 390
+    finally:
+        browser.close()
+
+
 @pytest.mark.skipif(FOUND is None, reason="no chromium, chromium-browser or google-chrome on PATH")
 def test_every_text_and_mark_can_be_read_in_the_light_and_in_the_dark(page, tmp_path):
     browser = Chromium(tmp_path)
     try:
         browser.open(page)
-        drawn = (
-            "[...document.querySelectorAll('[data-chart]')].every((c) => c.querySelector('svg'))"
-        )
-        wait = f"""(async () => {{ for (let n = 0; n < 200 && !({drawn}); n++)
-            await new Promise((next) => setTimeout(next, 50)); return {drawn}; }})()"""
-        assert browser.evaluate(wait)
+        assert browser.evaluate(WAIT)
         described = "[...document.querySelectorAll('.plot svg')].map((svg) => [svg.ariaLabel,"
         described += " ...['title', 'desc'].map((t) => svg.querySelector(t).textContent)])"
         for label, title, description in browser.evaluate(described):
