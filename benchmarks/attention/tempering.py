@@ -190,8 +190,10 @@ def forms(chosen=None, seeds=1, sweeps=SWEEPS, draws=DRAWS):
         "two layers": lambda: of_location(10, [keys(2), keys(2)], (2, 2)),
         "N = 4": lambda: of_location(4, [keys(2)], (2,)),
         "N = 100": lambda: of_location(100, [keys(2)], (2,)),
-        "copying, agreement 0.4": of_copying,
+        "copying": of_copying,  # at agreement 0.4
     }
+    if chosen not in (None, *cases):
+        raise SystemExit(f"{chosen!r} is none of {', '.join(cases)}")
     for name, case in cases.items():
         if chosen not in (None, name):
             continue

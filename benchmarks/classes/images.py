@@ -24,14 +24,14 @@ IMAGES = ("", "CPU s", "evaluations", "peak GiB so far", "log loss", "accuracy")
 """Columns of the table."""
 
 
-def images(examples: int = EXAMPLES) -> None:
+def images() -> None:
     """Print seconds, memory, log loss and accuracy of every side."""
-    xi, labels, test, test_labels = fashion(CLASSES, examples, HEADS)
+    xi, labels, test, test_labels = fashion(CLASSES, EXAMPLES, HEADS)
     variances = (VARIANCE, *[1.0] * (len(HEADS) + 1))
     network = pk.Network(HEADS, WIDTH, variances, outputs=CLASSES)
     problem = pk.Problem(xi, labels, likelihood="softmax")
     paths, width = xi.shape[1:]
-    title = f"P = {examples}, n = {paths}, N_0 = {width}, C = {CLASSES}: {problem.space}"
+    title = f"P = {EXAMPLES}, n = {paths}, N_0 = {width}, C = {CLASSES}: {problem.space}"
     print(title, *IMAGES, sep=", ")
     features, new = (
         values.reshape(len(values), -1) * np.sqrt(VARIANCE / (paths * width))

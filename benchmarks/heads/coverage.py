@@ -1,4 +1,6 @@
-"""Coverage of 95 % intervals of differences between orders: ``coverage [NAME]``.
+"""Coverage of 95 % intervals of differences between orders of heads.
+
+``python -m benchmarks.heads.coverage [NAME]``
 
 First, of the difference in accuracy of two networks on 50 test examples, exactly, by the shares of
 examples that one of them alone has right. Then, with a study that has pruning results, of the

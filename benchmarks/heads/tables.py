@@ -25,6 +25,9 @@ TREATMENTS = ("plain", "refitted", "fine-tuned")
 WHOLE = "whole"
 """Name of the measurement of the whole model."""
 
+_SEARCHES = "choose_heads", "no exchanges"
+"""The order of the two that exchanges heads at the end, and the other."""
+
 _HIGHLIGHTED = {  # orders of the figure, and their colours
     "choose_heads": "#d95f02",
     REFERENCE: "#1b9e77",
@@ -44,7 +47,8 @@ def write_results(
     results.mkdir(parents=True, exist_ok=True)
     frame.to_csv(results / "heads.csv", index=False, float_format="%.5g")
     yield results / "heads.csv"
-    (results / "heads.md").write_text("\n".join(_markdown(frame)), encoding="utf-8")
+    lines = [*_markdown(frame), *_exchanges(folder, models)]
+    (results / "heads.md").write_text("\n".join(lines), encoding="utf-8")
     yield results / "heads.md"
     figure(frame).save(results / "heads.png", scale_factor=1.5)
     yield results / "heads.png"
@@ -58,20 +62,20 @@ def read_measurements(folder: Path, models: Sequence[str], orders: Sequence[str]
     return frame
 
 
-def _of_model(folder: Path, orders: Sequence[str]) -> pd.DataFrame:
+def _of_model(folder: Path, orders: Sequence[str], reference: str = REFERENCE) -> pd.DataFrame:
     """Rows of a model: size, order, treatment and quarter, with means over draws and examples."""
     rows = []
     for size in SIZES:
         draws = [_read(draw) for draw in sorted(folder.glob(f"{size}-draw*"))]
         for order in orders:
-            names = {WHOLE, order, REFERENCE}
+            names = {WHOLE, order, reference}
             shared = [draw for draw in draws if names <= draw.keys()]  # differences are paired
             if shared:
-                whole, values, reference = (
+                whole, values, compared = (
                     {key: np.array([draw[name][key] for draw in shared]) for key in shared[0][name]}
-                    for name in (WHOLE, order, REFERENCE)
+                    for name in (WHOLE, order, reference)
                 )
-                rows += _rows(folder.name, size, order, whole, values, reference)
+                rows += _rows(folder.name, size, order, whole, values, compared)
     return pd.DataFrame(rows)
 
 
@@ -92,7 +96,8 @@ def _rows(
     name: str, size: str, order: str, whole: dict, values: dict, reference: dict
 ) -> Iterator[dict[str, Any]]:
     """Rows of an order, from arrays with the draws first."""
-    for number, treatment in enumerate(TREATMENTS[: values["loss"].shape[1]]):
+    measured = min(values["loss"].shape[1], reference["loss"].shape[1])
+    for number, treatment in enumerate(TREATMENTS[:measured]):
         # whoever removes heads by trial can refit them, too
         like = max(number, 1)
         for index, count in enumerate(values["counts"][0]):
@@ -147,6 +152,22 @@ def _markdown(frame: pd.DataFrame) -> Iterator[str]:
             yield from _summary(part, size)
             for _, of_model in part.groupby("model", sort=False):
                 yield from _table(of_model)
+
+
+def _exchanges(folder: Path, models: Sequence[str]) -> Iterator[str]:
+    """What exchanges of heads change in the loss with refitted gains, if both were measured."""
+    order, without = _SEARCHES
+    frame = pd.concat([_of_model(folder / name, [order], without) for name in models])
+    if frame.empty:
+        return
+    yield from ("", "## Exchanges of heads", "")
+    yield "Loss of `choose_heads` less that without exchanges, with refitted gains."
+    yield from ("", "| model | draws | number | a quarter off | half | three quarters |")
+    yield "| --- | --- | --- | --- | --- | --- |"
+    refitted = frame[frame["treatment"] == TREATMENTS[1]]
+    for (model, size), rows in refitted.groupby(["model", "size"], sort=False):
+        cells = [f"{row.difference:+.4f} ± {row.error:.4f}" for row in rows.itertuples()]
+        yield f"| {model} | {size} | {rows['draws'].iloc[0]} | {' | '.join(cells)} |"
 
 
 def _summary(frame: pd.DataFrame, size: str) -> Iterator[str]:

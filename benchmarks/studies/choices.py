@@ -1,4 +1,6 @@
-"""Accuracy by every choice of the temperature and the best possible: ``choices NAME``.
+"""Accuracy by every choice of the temperature and the best possible.
+
+``python -m benchmarks.studies.choices NAME``
 
 Every choice is made over all seeds, for each width and for the Gaussian process limit; the best is
 the temperature with the largest mean accuracy on the test set itself. Means over the seeds.

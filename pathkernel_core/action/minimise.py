@@ -100,6 +100,9 @@ def minimise_action(
         If the tolerance is not reached; its ``solution`` is the last step.
     NotPositiveDefiniteError
         If the kernel cannot be factorised at the start.
+    TooLargeError
+        If classes have more rows P·C than fit, 6,000; of the limit, if their kernel is too large to
+        be factorised class by class, too. Take fewer examples, or rescale the inputs.
     ValueError
         If the network does not fit the problem, a number is out of range, or both start and starts
         are set. If the squared loss has no temperature, or classes have one. If mixed precision

@@ -139,7 +139,8 @@ class Solution:
         Minimum by expectation propagation, if :func:`minimise_action` was asked for it.
     form : Form or None
         Form of the energy that was evaluated last. Of classes it knows a mode of the outputs near
-        that of the solution, from which the posterior starts.
+        that of the solution, from which the posterior starts, unless it is evaluated in another
+        form than the energy.
     single_evaluations : int
         Evaluations in float32 among ``evaluations``; 0 without mixed precision.
     single_fallbacks : int

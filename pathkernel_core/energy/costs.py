@@ -26,13 +26,8 @@ _LONG = 0.08  # seconds of an evaluation; a minimisation of such takes about a s
 _MIXED = 0.6  # seconds of evaluations with mixed precision, over those in float64 alone
 _SHARED_BY = 20  # evaluations, at least, that share the kernels made once
 
-MATRICES = 13  # of all rows that an evaluation of classes holds
-
-
-def matrices_of_blocks(outputs: int) -> float:
-    """Matrices (P, P) that an energy of classes with a kernel in common holds."""
-    return 3.0 * outputs + 6.0
-
+MATRICES = 13
+"""Matrices of all rows that an evaluation of classes holds."""
 
 # seconds per operation of an evaluation, by form: the last line of python -m benchmarks.core.costs
 RATES: Mapping[str, tuple[float, ...]] = {
@@ -81,6 +76,11 @@ class Sizes:
             return _MOST_KERNELS
         # of wide inputs, the kernels of single branches are no larger than the features
         return max(_MOST_KERNELS, self.examples * self.paths * self.inputs)
+
+
+def matrices_of_blocks(outputs: int) -> float:
+    """Matrices (P, P) that an energy of classes with a kernel in common holds."""
+    return 3.0 * outputs + 6.0
 
 
 def reads_kernels_together(sizes: Sizes, points: int) -> bool:

@@ -77,19 +77,19 @@ class ClassBlocks(Structure):
         """Product E_c b_c − E_c S⁻¹ Σ_d E_d b_d."""
         _, inverses, lower = factors
         xp = array_namespace(lower=lower)
-        fitted = matmul(inverses, xp.matrix_transpose(rows)[:, :, None])  # (C, P, 1)
-        common = solve_triangular(lower, xp.sum(fitted, axis=0), xp)
+        products = matmul(inverses, xp.matrix_transpose(rows)[:, :, None])  # (C, P, 1)
+        common = solve_triangular(lower, xp.sum(products, axis=0), xp)
         common = solve_transposed(lower, common, xp)
-        return xp.matrix_transpose((fitted - matmul(inverses, common))[:, :, 0])
+        return xp.matrix_transpose((products - matmul(inverses, common))[:, :, 0])
 
     def explain(self, factors: Factors, kernel: Array) -> Array:
         """Blocks δ_cd kᵀE_ck − kᵀE_c S⁻¹ E_dk."""
         _, inverses, lower = factors
         xp = array_namespace(lower=lower)
         columns = xp.matrix_transpose(kernel)  # (P, P')
-        fitted = matmul(inverses, columns)  # (C, P, P')
-        own = xp.matrix_transpose(xp.sum(fitted * columns, axis=1))  # (P', C)
-        halves = xp.permute_dims(_whiten(fitted, lower), (2, 0, 1))  # (P', C, P)
+        products = matmul(inverses, columns)  # (C, P, P')
+        own = xp.matrix_transpose(xp.sum(products * columns, axis=1))  # (P', C)
+        halves = xp.permute_dims(_whiten(products, lower), (2, 0, 1))  # (P', C, P)
         coupling = matmul(halves, xp.matrix_transpose(halves))
         return self.expand_blocks(own[:, :, None], own.shape[1]) - coupling
 
@@ -139,5 +139,5 @@ def _whiten(matrices: Array, lower: Array) -> Array:
     xp = array_namespace(lower=lower)
     outputs, examples, columns = matrices.shape
     side_by_side = xp.reshape(xp.permute_dims(matrices, (1, 0, 2)), (examples, outputs * columns))
-    whitened = xp.reshape(solve_triangular(lower, side_by_side, xp), (examples, outputs, columns))
-    return xp.permute_dims(whitened, (1, 0, 2))
+    halves = xp.reshape(solve_triangular(lower, side_by_side, xp), (examples, outputs, columns))
+    return xp.permute_dims(halves, (1, 0, 2))

@@ -155,7 +155,7 @@ def kernel_mode(
 
 
 def no_mode(kernel: Array, error: Exception) -> NotPositiveDefiniteError:
-    """Error about a kernel (P·C, P·C) for which no mode of the outputs was found."""
+    """Error about a kernel, (P·C, P·C) or (P, P), for which no mode of the outputs was found."""
     matrix = to_host(kernel)
     if not np.isfinite(matrix).all():
         return NotPositiveDefiniteError("the kernel overflows; rescale the inputs")

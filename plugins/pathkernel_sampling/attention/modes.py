@@ -138,7 +138,9 @@ def find_modes(
     parts = [ordered[of_mode] for of_mode in by_mode]
     return AttentionModes(
         labels=labels,
-        names=_number_names([_name(part) for part in parts]),
+        names=_number_names(
+            [_name(part, of_draws[of_mode]) for part, of_mode in zip(parts, by_mode)]
+        ),
         masses=masses,
         errors=np.array(
             [_error(is_in[..., mode], mass, weights) for mode, mass in enumerate(masses)]
@@ -229,12 +231,15 @@ def _error(is_in: np.ndarray, mass: float, weights: np.ndarray) -> float:
     return float(np.sqrt(mass * (1 - mass) / size)) if size > 0 else float("nan")
 
 
-def _name(attention: np.ndarray) -> str:
-    """What heads attend to in the draws of a mode, (draw, H, examples, M); positions from 1."""
+def _name(attention: np.ndarray, weights: np.ndarray) -> str:
+    """What heads attend to in draws of a mode, (draw, H, examples, M); positions from 1.
+
+    Draws have weights (draw,).
+    """
     tokens = attention.shape[3]
     entropy = -np.sum(attention * np.log(np.maximum(attention, 1e-300)), axis=3)
-    attended = np.exp(entropy.mean((0, 2)))
-    by_token = attention.mean((0, 2))  # (H, M)
+    attended = np.exp(np.average(entropy.mean(2), axis=0, weights=weights))
+    by_token = np.average(attention.mean(2), axis=0, weights=weights)  # (H, M)
     names = []
     for of_head, number in zip(by_token, attended):
         if of_head.max() >= _FOCUSED:

@@ -126,6 +126,9 @@ def diagnose(run: xr.DataTree) -> Diagnostics:
 def moments_of_draws(values: xr.DataArray, weights: xr.DataArray) -> dict[str, xr.DataArray]:
     """Compute ``mean`` and ``sd`` over draws, and ``mcse``, the Monte-Carlo error of the mean.
 
+    The error is that of chains of equal weight, times Kish's factor of these; errors of the weights
+    themselves, which are those of the evidences, are not in it.
+
     Parameters
     ----------
     values : DataArray, dims (chain, draw, …)

@@ -18,11 +18,19 @@ def chain_weights(run: xr.DataTree) -> xr.DataArray:
     ----------
     run : xarray.DataTree
         From :func:`pathkernel_sampling.chains.store.open_run`.
+
+    Raises
+    ------
+    ValueError
+        If the run has no chains.
     """
     if "tempering" in run.children:
         return evidence_shares(run["tempering"].to_dataset())
     groups = run.children.values()
-    count = next(group.sizes["chain"] for group in groups if "chain" in group.sizes)
+    counts = [group.sizes["chain"] for group in groups if "chain" in group.sizes]
+    if not counts:
+        raise ValueError(f"the run {run.name!r} has no chains, so that they have no weights")
+    count = counts[0]
     return xr.DataArray(np.full(count, 1 / count), dims="chain")
 
 
