@@ -30,6 +30,7 @@ _SEARCHES = "choose_heads", "no exchanges"
 
 _HIGHLIGHTED = {  # orders of the figure, and their colours
     "choose_heads": "#d95f02",
+    "no exchanges": "#e7298a",
     REFERENCE: "#1b9e77",
     "Torch-Pruning Taylor": "#7570b3",
     "Torch-Pruning magnitude": "#e6ab02",
@@ -236,7 +237,7 @@ def figure(frame: pd.DataFrame) -> alt.TopLevelMixin:
     # the highlighted are drawn last, over the others
     part = part.sort_values("heads off by", key=lambda names: names != _OTHERS, kind="stable")
     colours = alt.Scale(domain=[*_HIGHLIGHTED, _OTHERS], range=[*_HIGHLIGHTED.values(), "#c8c8c8"])
-    ratio = alt.Y("ratio:Q", title="rise of the loss / that of greedy, refitted")
+    ratio = alt.Y("ratio:Q", title="rise of the loss, half off / by greedy")
     points = alt.Chart(part).mark_point(filled=True, size=70, opacity=1, clip=True)
     return (
         points.encode(
