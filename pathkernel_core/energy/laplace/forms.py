@@ -187,21 +187,22 @@ class KernelForm(LaplaceForm):
 
     def has_class_blocks(self, factor: np.ndarray) -> bool:
         """Whether classes are factorised one by one at a factor on the host."""
+        kernel = self._kernel_of_classes(factor)
+        return kernel is not None and keeps_digits(kernel)
+
+    def _kernel_of_classes(self, factor: np.ndarray) -> Array | None:
+        """Kernel (P, P) that the classes have in common at a factor on the host; None if none."""
         outputs = self.labels.shape[1]
         if not (allows_class_blocks(outputs, self.likelihood) and is_common(factor, outputs)):
-            return False
-        return keeps_digits(self._common_kernel(factor))
-
-    def _common_kernel(self, factor: np.ndarray) -> Array:
-        reduced = CLASS_BLOCKS.reduce_factor(factor, self.labels.shape[1])
+            return None
+        reduced = CLASS_BLOCKS.reduce_factor(factor, outputs)
         return self.common_kernel(from_host(reduced, self.array))
 
     def _structured_kernel(self, factor: np.ndarray) -> tuple[Array, Structure]:
         """Kernel at a factor on the host, and its structure: classes alone where that is exact."""
         examples, outputs = self.labels.shape
-        remedy = ", or the squared loss"
-        if allows_class_blocks(outputs, self.likelihood) and is_common(factor, outputs):
-            kernel = self._common_kernel(factor)
+        remedy, kernel = ", or the squared loss", self._kernel_of_classes(factor)
+        if kernel is not None:
             if keeps_digits(kernel):
                 return kernel, CLASS_BLOCKS
             remedy = (
