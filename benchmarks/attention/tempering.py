@@ -4,18 +4,17 @@ python -m benchmarks.attention.tempering location|narrow [SEEDS]
 python -m benchmarks.attention.tempering forms [NAME] [SEEDS] [SWEEPS] [DRAWS]
 python -m benchmarks.attention.tempering agreement [VALUES]
 
-``location`` is the single-location problem of 100 examples at N = 10, four independent runs for
-each seed of the data, and four chains of the no-U-turn sampler; ``forms`` has queries and keys,
-three heads, two layers, other widths, and the copying task, with stages of SWEEPS sweeps and as
-many DRAWS as are given; ``agreement`` weighs the modes of that task; ``narrow`` is a target with a
-narrow mode of a known mass, beside sequential Monte Carlo from a wide density. Times are CPU
-seconds of everything: pilots, stages, draws, but not compilation, which a first run of few steps
-pays.
+``location`` is the single-location problem of 100 examples at N = 10, four independent runs of four
+chains for each seed of the data, and four chains of the no-U-turn sampler; ``forms`` has queries
+and keys, three heads, two layers, other widths, and the copying task, with stages of SWEEPS sweeps
+and as many DRAWS of a chain as are given; ``agreement`` weighs the modes of that task; ``narrow``
+is a target with a narrow mode of a known mass, beside sequential Monte Carlo from a wide density.
+Times are CPU seconds of everything: pilots, stages, draws, but not compilation, which a first run
+of few steps pays.
 """
 
 import sys
 import time
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -28,44 +27,47 @@ from benchmarks.sampling.chains import mean_and_error, sample
 from pathkernel_sampling.attention.exchanges import DomainTarget
 from pathkernel_sampling.attention.models import attention_model
 from pathkernel_sampling.attention.modes import chosen_draws, find_modes
-from pathkernel_sampling.attention.tempered import start_chain
+from pathkernel_sampling.attention.tempered import start_chains
 from pathkernel_sampling.models.likelihood import pytree
 from pathkernel_sampling.tempering.levels import swap_rates
 from pathkernel_sampling.tempering.replicas import sweep
-from pathkernel_sampling.tempering.stages import stage_evidence, temper
+from pathkernel_sampling.tempering.stages import agree, estimate, stage_evidence, temper_chains
 
-CHAINS, SWEEPS, DRAWS = 4, 1000, 4000
+RUNS, CHAINS, SWEEPS, DRAWS = 4, 4, 500, 1000
 
 
-def by_tempering(model, seed, sweeps=SWEEPS, draws=DRAWS, chains=CHAINS, report=lambda line: None):
-    """Positions (chain, draw, dimension) of independent runs, evidences, notes and CPU seconds.
+def by_tempering(model, seed, sweeps=SWEEPS, draws=DRAWS, chains=CHAINS, runs=1):
+    """Positions (chain, draw, dimension) of runs, evidences, notes and CPU seconds.
 
-    A line on each run is reported as soon as it ends, since further ones may take minutes.
+    Chains of a run share the mixtures that are fitted to their draws; runs share nothing.
     """
-    started, positions, evidences, notes = time.process_time(), [], [], []
-    for chain in range(chains):
-        key = jax.random.fold_in(jax.random.key(seed), chain)
-        start = start_chain(model, jax.random.fold_in(key, 0), sweeps)
-        tempered, target = start.tempered, DomainTarget(model, start.directions)
-        generator = np.random.default_rng([seed, chain])
-        _, rows = sweep(
-            target, tempered.ladder, tempered.replicas, jax.random.fold_in(key, 1), generator, draws
+    began, positions, evidences, notes = time.process_time(), [], [], []
+    for run in range(runs):
+        of_run = jax.random.fold_in(jax.random.key(seed), run)
+        keys = [jax.random.fold_in(of_run, chain) for chain in range(chains)]
+        for chain, start in enumerate(start_chains(model, keys, sweeps)):
+            ladder, target = start.stage.ladder, DomainTarget(model, start.directions)
+            key, generator = (
+                jax.random.fold_in(keys[chain], 2**31),
+                np.random.default_rng([seed, run, chain]),
+            )
+            _, rows = sweep(target, ladder, start.stage.replicas, key, generator, draws)
+            now = estimate(ladder, float(start.stage.share), rows["log_ratio"], rows["position"])
+            count = int(ladder.count)
+            swaps = swap_rates(rows["log_ratio"][:, :count], ladder.levels[:count])
+            positions.append(rows["position"])
+            evidences.append(now.log_evidence + target.log_copies)
+            smallest = round(float(swaps.min()), 2)
+            notes.append((int(start.stage.number), agree(start.stage.before, now), count, smallest))
+        print(
+            f"  run {run + 1}: ln Z {np.round(evidences[-chains:], 2)}, {notes[-chains:]}, "
+            f"{time.process_time() - began:.0f} CPU s so far",
+            flush=True,
         )
-        value, _ = stage_evidence(tempered.ladder, float(tempered.share), rows["log_ratio"])
-        count = int(tempered.ladder.count)
-        swaps = swap_rates(rows["log_ratio"][:, :count], tempered.ladder.levels[:count])
-        positions.append(rows["position"])
-        evidences.append(value + target.log_copies)
-        smallest = round(float(swaps.min()), 2)
-        notes.append((int(tempered.stages), bool(tempered.agreed), count, smallest))
-        seconds = time.process_time() - started
-        report(
-            f"  run {chain + 1}: ln Z {evidences[-1]:.2f}, {notes[-1]}, {seconds:.0f} CPU s so far"
-        )
-    return np.stack(positions), evidences, notes, time.process_time() - started
+    return np.stack(positions), evidences, notes, time.process_time() - began
 
 
-def by_nuts(model, seed, warm_up=SWEEPS, draws=DRAWS // 2):
+def by_nuts(model, seed, warm_up, draws):
     """The same of chains of the no-U-turn sampler, without evidences."""
     started = time.process_time()
     drawn = sample(model, CHAINS, warm_up, draws, seed=seed)
@@ -116,10 +118,8 @@ def quantities(model, positions, inputs):
 def compare(model, seed, inputs, sweeps=SWEEPS, draws=DRAWS):
     """Print R-hat, ESS a CPU second, masses and evidences of each method."""
     for name, run in {
-        "tempering": lambda: by_tempering(
-            model, seed, sweeps, draws, report=partial(print, flush=True)
-        ),
-        "nuts": lambda: by_nuts(model, seed, sweeps, draws // 2),
+        "tempering": lambda: by_tempering(model, seed, sweeps, draws, runs=RUNS),
+        "nuts": lambda: by_nuts(model, seed, 2 * sweeps, 2 * draws),
     }.items():
         positions, evidences, notes, seconds = run()
         named, modes, every = quantities(model, positions, inputs)
@@ -136,11 +136,10 @@ def compare(model, seed, inputs, sweeps=SWEEPS, draws=DRAWS):
                 f"  {name}: {quantity}: {values.mean():.3f}, R-hat {r_hat:.3f}, "
                 f"ESS {size:.0f}, {size / seconds:.2f} a CPU second"
             )
+        by_run = modes.by_chain.T.reshape(len(modes.names), -1, len(positions) // RUNS).mean(2)
         masses = ", ".join(
-            f"{label} {mass:.3f} ± {error:.2g} ({', '.join(f'{m:.2f}' for m in by_chain)})"
-            for label, mass, error, by_chain in zip(
-                modes.names, modes.masses, modes.errors, modes.by_chain.T
-            )
+            f"{label} {mass:.3f} ± {error:.2g} ({', '.join(f'{m:.2f}' for m in of_runs)})"
+            for label, mass, error, of_runs in zip(modes.names, modes.masses, modes.errors, by_run)
         )
         print(
             f"{name}, seed {seed}: {seconds:.0f} CPU s, largest R-hat {worst['other']:.3f}, of "
@@ -205,7 +204,7 @@ def forms(chosen=None, seeds=1, sweeps=SWEEPS, draws=DRAWS):
             compare(model, seed, inputs, int(sweeps), int(draws))
 
 
-def agreement(values="0.3,0.36,0.4,0.5", chains=2):
+def agreement(values="0.3,0.36,0.4,0.5", chains=4):
     """Masses of the modes by position and by content in the copying task, by its agreement.
 
     Beside them, the share of single chains of the no-U-turn sampler that end where they started.
@@ -215,7 +214,7 @@ def agreement(values="0.3,0.36,0.4,0.5", chains=2):
         test = drawn.test_sets["apart"]
         model = attention_model("order-parameter", posterior)
         positions, evidences, notes, seconds = by_tempering(
-            model, 0, SWEEPS // 2, DRAWS // 4, int(chains)
+            model, 0, SWEEPS, DRAWS, int(chains), runs=2
         )
         is_position = by_position(model, positions, task, test)
         mass, error = mean_and_error(is_position)
@@ -227,9 +226,10 @@ def agreement(values="0.3,0.36,0.4,0.5", chains=2):
             stays.append(by_position(model, drawn_from[:, -200:], task, test).mean())
         print(
             f"agreement {value}: mass by position {mass:.3f} ± {error:.2g} "
-            f"({np.round(is_position.mean(1), 3)}), ln Z {np.round(evidences, 2)}, stages, agreed, "
-            f"levels, smallest swap {notes}, {seconds:.0f} CPU s; single chains attend by position "
-            f"in {stays[0]:.2f} of their last draws from content, {stays[1]:.2f} from position",
+            f"({np.round(is_position.reshape(2, -1).mean(1), 3)}), "
+            f"ln Z {np.round(evidences, 2)}, stages, agreed, levels, smallest swap {notes}, "
+            f"{seconds:.0f} CPU s; single chains attend by position in {stays[0]:.2f} of their "
+            f"last draws from content, {stays[1]:.2f} from position",
             flush=True,
         )
 
@@ -285,13 +285,11 @@ def narrow(seeds=4, dimension=10, share=0.05):
             ]
         )
         started = time.process_time()
-        tempered = temper(target, pilot, jax.random.key(seed), 500)
-        _, rows = sweep(
-            target, tempered.ladder, tempered.replicas, jax.random.key(seed), generator, 4000
-        )
+        (stage,) = temper_chains(target, pilot, [jax.random.key(seed)], 500)
+        _, rows = sweep(target, stage.ladder, stage.replicas, jax.random.key(seed), generator, 4000)
         seconds = time.process_time() - started
         mass, mass_error = mean_and_error((rows["position"].mean(1) > 1)[None].astype(float))
-        value, error = stage_evidence(tempered.ladder, float(tempered.share), rows["log_ratio"])
+        value, error = stage_evidence(stage.ladder, float(stage.share), rows["log_ratio"])
         print(
             f"tempering, seed {seed}: mass {mass:.3f} ± {mass_error:.2g} of {share}, "
             f"ln Z {value:.3f} ± {error:.2g}, {seconds:.1f} CPU s"

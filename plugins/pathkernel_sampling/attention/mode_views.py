@@ -166,9 +166,10 @@ def _stages(run: Run, tree: xr.DataTree, stages: xr.Dataset, title: str) -> Tabl
             "masses differ by": "{mass_difference:.3f}",
             "agree": "{agrees}",
         },
-        "Each chain has a pilot, mixtures and levels of its own. Its draws are compared with the "
-        "stage before, which had another mixture: evidence, and masses of the mixture's "
-        "components. Agreement between chains alone would not do. Smallest bulk effective sample "
+        "All chains share a mixture, fitted to the draws of all. The draws of each are compared "
+        "with those of all chains in the stage before, which had another mixture: evidence, and "
+        "masses of the mixture's components. Agreement between chains alone would not do. Smallest "
+        "bulk effective sample "
         f"size of U and of the tokens attended {size:.0f}, {size / seconds:.2g} a second, pilot, "
         "stages and compilation included.",
     )

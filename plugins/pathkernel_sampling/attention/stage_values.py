@@ -12,7 +12,7 @@ from pathkernel_sampling.attention.tempered import TemperedChains, start_of_arra
 from pathkernel_sampling.chains.evidence import Evidence
 from pathkernel_sampling.chains.store import SampleRun
 from pathkernel_sampling.tempering.levels import swap_rates
-from pathkernel_sampling.tempering.stages import agree, component_masses, stage_evidence
+from pathkernel_sampling.tempering.stages import agree, estimate
 
 _VARIABLES = [
     Variable("levels", ("chain",), "number of levels between mixture and posterior", "1"),
@@ -24,45 +24,41 @@ _VARIABLES = [
     Variable(
         "mass_difference",
         ("chain",),
-        "largest difference between the masses of a component in the stage before and in the draws",
+        "largest difference between the masses of a component in the draws and in the stage before",
         "1",
     ),
-    Variable("agrees", ("chain",), "whether the draws agree with the stage before", "1"),
+    Variable(
+        "agrees", ("chain",), "whether the draws agree with the stage before of all chains", "1"
+    ),
 ]
 
 
 def tempering(run: SampleRun, chains: TemperedChains) -> xr.Dataset:
     """Summarise levels, swaps, evidence and the agreement of the stages of each chain.
 
-    The draws continue the last stage; they are compared with the stage before it, which had another
-    mixture.
+    The draws of a chain continue its last stage; they are compared with those of all chains in the
+    stage before, which had another mixture.
     """
     log_ratio = run.read("sample_stats/log_ratio")
     positions = run.read("unconstrained_posterior/position")
     columns: dict[str, list] = {variable.name: [] for variable in _VARIABLES}
     for chain, arrays in enumerate(run.states()):
         start = start_of_arrays(arrays)
-        tempered, ladder = start.tempered, start.tempered.ladder
+        ladder, before = start.stage.ladder, start.stage.before
         log_copies = DomainTarget(chains.model, start.directions).log_copies
         count = int(ladder.count)
         swaps = swap_rates(log_ratio[chain][:, :count], ladder.levels[:count])
-        value, error = stage_evidence(ladder, float(tempered.share), log_ratio[chain])
-        masses, mass_errors = component_masses(ladder.mixture, positions[chain])
-        before = tempered.log_evidence[0], tempered.error[0]
-        pairs = [np.array(pair) for pair in zip(before, (value, error))]
-        both = [
-            np.stack([tempered.masses[0], masses]),
-            np.stack([tempered.mass_errors[0], mass_errors]),
-        ]
+        share = float(start.stage.share)
+        now = estimate(ladder, share, log_ratio[chain], positions[chain])
         row = {
             "levels": count,
-            "stages": int(tempered.stages),
+            "stages": int(start.stage.number),
             "smallest_swap": swaps.min(),
             "mean_swap": swaps.mean(),
-            "log_evidence": pairs[0] + log_copies,
-            "log_evidence_error": pairs[1],
-            "mass_difference": np.abs(both[0][1] - both[0][0]).max(),
-            "agrees": agree(*pairs, *both),
+            "log_evidence": np.array([before.log_evidence, now.log_evidence]) + log_copies,
+            "log_evidence_error": np.array([before.error, now.error]),
+            "mass_difference": np.abs(now.masses - before.masses).max(),
+            "agrees": agree(before, now),
         }
         for name, entry in row.items():
             columns[name].append(entry)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -26,6 +26,9 @@ from pathkernel_sampling.models.models import OrderParameterModel, position_at
 
 State = Mapping[str, np.ndarray]
 
+ForEach = Callable[[str, Sequence[tuple]], Iterator[Any]]
+"""Calls a method of :class:`Chains`, by its name, with the arguments of each chain."""
+
 
 @dataclass(frozen=True, eq=False)
 class Chains:
@@ -39,6 +42,9 @@ class Chains:
     point: PointData
     thin: int
     start: np.ndarray | None = None
+
+    share_alone: ClassVar[float] = 1.0
+    """Share of the warm-up that each chain makes by itself; what follows all make together."""
 
     @property
     def test_inputs(self) -> list[Array]:
@@ -68,6 +74,28 @@ class Chains:
         """Warm up a chain and return its state."""
         key = self.key(chain, 0)
         return nuts.warm_up(self.model, key, steps, report, self.start).to_arrays()
+
+    def warm_up_together(
+        self,
+        states: Sequence[State],
+        steps: int,
+        for_each: ForEach,
+        report: Callable[[int], None],
+    ) -> list[State]:
+        """Go on where chains learn from each other, and return their states; others are warm.
+
+        Parameters
+        ----------
+        states : sequence
+            Of all chains, from :meth:`warm_up`.
+        steps : int
+        for_each : callable
+            Calls a method with the arguments of each chain, at once.
+        report : callable
+            Called with the steps so far of every chain.
+        """
+        del steps, for_each, report
+        return list(states)
 
     def rounds(
         self, chain: int, arrays: State, first: int, rounds: int
@@ -182,7 +210,11 @@ class Ensemble:
         states = []
         for chain, state in enumerate(self._for_each("warm_up", calls)):
             states.append(state)
-            tell(chain, steps)
+            tell(chain, int(self.chains.share_alone * steps))
+        states = self.chains.warm_up_together(
+            states, steps, self._for_each, lambda done: report(done * self._count)
+        )
+        report(steps * self._count)
         return states
 
     def block(

@@ -1,14 +1,16 @@
-"""Stages of tempering: a mixture is fitted, levels are chosen, draws are made, until two agree.
+"""Stages of tempering: a mixture is fitted, levels are chosen, draws are made, until all agree.
 
 A first mixture, of a pilot, may give all modes and wrong masses, on which independent runs agree.
 So the mixture is fitted again to the draws of a stage, until the evidence and the masses of two
-stages with different mixtures agree. A mode that neither the pilot nor a stage saw stays unseen.
+stages with different mixtures agree. All chains share the mixture of a stage, fitted to the draws
+of all, so that a mode which one of them saw is open to the others; and each has to agree with all
+chains of the stage before. A mode that neither a pilot nor a stage saw stays unseen.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -38,17 +40,54 @@ MOST_STAGES = 6
 
 LOG_EVIDENCE = 0.1
 MASS = 0.03
-"""Differences of two stages that count as agreement, where twice the error is not larger."""
+"""Differences that count as agreement, where three times the error is not larger."""
 
 _ACCEPTED = 0.8  # share of trajectories, to which steps are adapted
 _FIRST_STEP = 0.7  # times d^(−1/4), in units of the spread within components
-_FITTED = 3000  # draws to which a mixture is fitted
+_FITTED = 6000  # draws to which a mixture is fitted
 _ROUNDS = 5  # of adaptation in the first stage, of an eighth of the sweeps of a stage
 _LATER_ROUNDS = 3  # in further stages
 
 
-class Tempered(NamedTuple):
-    """All that the next sweep depends on besides its keys, and what the stages gave.
+class Estimates(NamedTuple):
+    """What draws say of the posterior, with errors.
+
+    Attributes
+    ----------
+    log_evidence, error : float
+        On the target's domain, in nats.
+    masses, mass_errors : arrays, shape (COMPONENTS,)
+        Mean responsibilities of the components of a mixture.
+    """
+
+    log_evidence: float
+    error: float
+    masses: np.ndarray
+    mass_errors: np.ndarray
+
+
+class Plan(NamedTuple):
+    """What all chains of a stage share.
+
+    Attributes
+    ----------
+    number : int
+        Of the stage, from 1.
+    mixture : Mixture
+    within : array, shape (d, d)
+        Pooled covariance within its components.
+    before : Estimates
+        Of all chains of the stage before, by the components of this mixture; NaN in the first.
+    """
+
+    number: int
+    mixture: Mixture
+    within: np.ndarray
+    before: Estimates
+
+
+class Stage(NamedTuple):
+    """A chain after a stage: all that its next sweep depends on besides its keys, and its plan.
 
     Attributes
     ----------
@@ -56,79 +95,133 @@ class Tempered(NamedTuple):
     replicas : Replicas
     share : float
         Share of the mixture that is in the target's domain.
-    stages : int
-    agreed : bool
-        Whether the last two agreed.
-    log_evidence, error : arrays, shape (2,)
-        Of the last two stages, on the target's domain, in nats; NaN if there was one.
-    masses, mass_errors : arrays, shape (2, COMPONENTS)
-        Mean responsibilities of the components of the last mixture, in the last two stages.
+    number : int
+        Stages so far.
+    before, after : Estimates
+        Of all chains of the stage before, and of this chain in this stage.
     """
 
     ladder: Ladder
     replicas: Replicas
     share: float
-    stages: int
-    agreed: bool
-    log_evidence: np.ndarray
-    error: np.ndarray
-    masses: np.ndarray
-    mass_errors: np.ndarray
+    number: int
+    before: Estimates
+    after: Estimates
+
+    @property
+    def agrees(self) -> bool:
+        """Whether this chain agrees with the stage before."""
+        return agree(self.before, self.after)
+
+
+StageRun = Callable[[Plan], Sequence[tuple[Stage, np.ndarray]]]
+"""Takes all chains through a stage: gives the stage of each, and its draws (sweep, d)."""
 
 
 def temper(
-    target: Target,
     pilot: np.ndarray,
-    key: jax.Array,
-    sweeps: int,
+    run: StageRun,
+    generator: np.random.Generator,
     report: Callable[[int], None] = lambda stages_done: None,
-) -> Tempered:
-    """Fit mixtures and choose levels in stages, until two agree.
+) -> list[Stage]:
+    """Fit mixtures and draw in stages, until all chains agree with the stage before.
+
+    Parameters
+    ----------
+    pilot : array, shape (n, d)
+        Draws in the domain that have seen every mode, whatever their weights.
+    run : callable
+        Takes all chains through a stage, each by :func:`run_stage`.
+    generator : numpy.random.Generator
+        For the first clusters of each fit.
+    report : callable
+        Called with the number of stages so far.
+    """
+    # the pilot, whose rare modes a stage may not have visited, and all stages so far: a mixture is
+    # as good as its draws are many
+    draws, stages, positions = [pilot], [], []
+    for number in range(1, MOST_STAGES + 1):
+        fitted = _thin(np.concatenate(draws))
+        mixture, within = fit_mixture(fitted, COMPONENTS, int(generator.integers(2**31)))
+        stages, positions = zip(
+            *run(Plan(number, mixture, within, _estimates_of_all(mixture, stages, positions)))
+        )
+        report(number)
+        if all(stage.agrees for stage in stages):
+            break
+        draws.extend(positions)
+    return list(stages)
+
+
+def temper_chains(
+    target: Target, pilot: np.ndarray, keys: Sequence[jax.Array], sweeps: int
+) -> list[Stage]:
+    """Take chains through their stages, one chain a key, one after the other."""
+    ladders: list[Ladder | None] = [None] * len(keys)
+
+    def run(plan: Plan) -> list[tuple[Stage, np.ndarray]]:
+        results = [
+            run_stage(target, plan, ladder, key, sweeps) for key, ladder in zip(keys, ladders)
+        ]
+        ladders[:] = [stage.ladder for stage, _ in results]
+        return results
+
+    return temper(pilot, run, generator_of(keys[0]))
+
+
+def run_stage(
+    target: Target, plan: Plan, before: Ladder | None, key: jax.Array, sweeps: int
+) -> tuple[Stage, np.ndarray]:
+    """Take one chain through a stage: its state after it, and its draws (sweeps, d).
 
     Parameters
     ----------
     target : Target
-    pilot : array, shape (n, d)
-        Draws in the domain that have seen every mode, whatever their weights.
+    plan : Plan
+    before : Ladder, optional
+        Of the chain in the stage before, whose levels and steps it takes up.
     key : jax.random key
+        Of the chain, the same in all stages.
     sweeps : int
-        Sweeps of a stage, after its adaptation.
-    report : callable
-        Called with the number of stages so far.
+        Sweeps of the stage, after its adaptation.
     """
-    sets, ladder, estimates = [pilot], None, [Evidence(np.nan, np.nan)]
-    for stage in range(1, MOST_STAGES + 1):
-        stage_key = jax.random.fold_in(key, stage)
-        generator = np.random.default_rng(np.asarray(jax.random.key_data(stage_key)))
-        # the pilot, whose rare modes a stage may not have visited, and all stages so far: a mixture
-        # is as good as its draws are many
-        draws = _thin(np.concatenate(sets))
-        mixture, within = fit_mixture(draws, COMPONENTS, int(generator.integers(2**31)))
-        ladder = _with_mixture(ladder, mixture, within)
-        replicas = place_replicas(
-            target, mixture, draw_inside(target, mixture, generator, MOST_LEVELS)
-        )
-        rounds = _ROUNDS if stage == 1 else _LATER_ROUNDS
-        for number in range(rounds):
-            adapt_key = jax.random.fold_in(stage_key, number)
-            replicas, rows = sweep(
-                target, ladder, replicas, adapt_key, generator, max(4, sweeps // 8)
-            )
-            ladder, replicas = _adapt(ladder, replicas, rows, number)
+    key = jax.random.fold_in(key, int(plan.number))
+    generator = generator_of(key)
+    ladder = _with_mixture(before, plan.mixture, plan.within)
+    replicas = place_replicas(
+        target, plan.mixture, draw_inside(target, plan.mixture, generator, MOST_LEVELS)
+    )
+    rounds = _ROUNDS if before is None else _LATER_ROUNDS
+    for number in range(rounds):
         replicas, rows = sweep(
-            target, ladder, replicas, jax.random.fold_in(stage_key, rounds), generator, sweeps
+            target,
+            ladder,
+            replicas,
+            jax.random.fold_in(key, number),
+            generator,
+            max(4, sweeps // 8),
         )
-        share = share_inside(target, mixture, generator)
-        estimates.append(stage_evidence(ladder, share, rows["log_ratio"]))
-        sets.append(rows["position"])
-        masses = [component_masses(mixture, positions) for positions in sets[-2:]]
-        values, errors = np.array(masses).swapaxes(0, 1)
-        log_evidence, error = np.array(estimates[-2:]).T
-        agreed = stage > 1 and agree(log_evidence, error, values, errors)
-        report(stage)
-        if agreed:
-            break
-    return Tempered(ladder, replicas, share, stage, agreed, log_evidence, error, values, errors)
+        ladder, replicas = _adapt(ladder, replicas, rows, number)
+    replicas, rows = sweep(
+        target, ladder, replicas, jax.random.fold_in(key, rounds), generator, sweeps
+    )
+    share = share_inside(target, plan.mixture, generator)
+    after = estimate(ladder, share, rows["log_ratio"], rows["position"])
+    return Stage(ladder, replicas, share, plan.number, plan.before, after), rows["position"]
+
+
+def generator_of(key: jax.Array) -> np.random.Generator:
+    """Generator of the host's random numbers, from a key of JAX."""
+    return np.random.default_rng(np.asarray(jax.random.key_data(key)))
+
+
+def estimate(
+    ladder: Ladder, share: float, log_ratio: np.ndarray, positions: np.ndarray
+) -> Estimates:
+    """Estimate evidence and masses from ln p − ln q (draw, level) and positions (draw, d)."""
+    return Estimates(
+        *stage_evidence(ladder, share, log_ratio), *component_masses(ladder.mixture, positions)
+    )
 
 
 def stage_evidence(ladder: Ladder, share: float, log_ratio: np.ndarray) -> Evidence:
@@ -146,15 +239,32 @@ def component_masses(mixture: Mixture, positions: np.ndarray) -> tuple[np.ndarra
     return shares.mean(0), shares.std(0) / np.sqrt(np.maximum(sizes, 1.0))
 
 
-def agree(
-    log_evidence: np.ndarray, error: np.ndarray, masses: np.ndarray, mass_errors: np.ndarray
-) -> bool:
-    """Whether two stages agree, in evidence (2,) and in all masses (2, k)."""
-    allowed = max(LOG_EVIDENCE, 2 * float(np.hypot(*error)))
-    allowed_masses = np.maximum(MASS, 2 * np.hypot(*mass_errors))
+def agree(before: Estimates, after: Estimates) -> bool:
+    """Whether two estimates agree, in the evidence and in all masses."""
+    allowed = np.maximum(LOG_EVIDENCE, 3 * np.hypot(before.error, after.error))
+    allowed_masses = np.maximum(MASS, 3 * np.hypot(before.mass_errors, after.mass_errors))
     return bool(
-        abs(log_evidence[1] - log_evidence[0]) <= allowed
-        and (np.abs(masses[1] - masses[0]) <= allowed_masses).all()
+        np.abs(after.log_evidence - before.log_evidence) <= allowed
+        and (np.abs(after.masses - before.masses) <= allowed_masses).all()
+    )
+
+
+def _estimates_of_all(
+    mixture: Mixture, stages: Sequence[Stage], positions: Sequence[np.ndarray]
+) -> Estimates:
+    """Means over all chains of a stage, with masses by another mixture; NaN without any."""
+    if not stages:
+        unknown = np.full(COMPONENTS, np.nan)
+        return Estimates(np.nan, np.nan, unknown, unknown)
+    values, errors = np.array([stage.after[:2] for stage in stages]).T
+    masses, mass_errors = np.swapaxes([component_masses(mixture, x) for x in positions], 0, 1)
+    # errors as the chains state them: with their spread a chain that is far off would excuse itself
+    root_count = np.sqrt(len(stages))
+    return Estimates(
+        values.mean(),
+        np.sqrt(np.mean(errors**2)) / root_count,
+        masses.mean(0),
+        np.sqrt(np.mean(mass_errors**2, axis=0)) / root_count,
     )
 
 

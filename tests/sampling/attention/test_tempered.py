@@ -11,7 +11,7 @@ from pathkernel_sampling.attention.exchanges import DomainTarget
 from pathkernel_sampling.attention.models import attention_model
 from pathkernel_sampling.attention.tempered import (
     arrays_of_start,
-    start_chain,
+    start_chains,
     start_of_arrays,
 )
 from pathkernel_sampling.tempering.replicas import sweep
@@ -30,7 +30,8 @@ def case():
     network = pk.Network((2,), 4)
     posterior = pk.AttentionPosterior(inputs, np.sign(largest), layers, network, 0.3, 4.0)
     model = attention_model("order-parameter", posterior)
-    return model, start_chain(model, jax.random.key(0), 200)
+    keys = [jax.random.key(chain) for chain in range(2)]
+    return model, start_chains(model, keys, 200)[0]
 
 
 def quantities(model, positions):
@@ -44,9 +45,9 @@ def quantities(model, positions):
 
 def test_means_masses_and_evidence_are_those_of_importance_sampling(case):
     model, start = case
-    tempered, target = start.tempered, DomainTarget(model, start.directions)
+    stage, target = start.stage, DomainTarget(model, start.directions)
     key, generator = jax.random.key(5), np.random.default_rng(5)
-    _, rows = sweep(target, tempered.ladder, tempered.replicas, key, generator, 3000)
+    _, rows = sweep(target, stage.ladder, stage.replicas, key, generator, 3000)
     values = quantities(model, rows["position"])
     blocks = values.reshape(15, -1, 4).mean(1)
     errors = blocks.std(0, ddof=1) / np.sqrt(len(blocks))
@@ -62,7 +63,7 @@ def test_means_masses_and_evidence_are_those_of_importance_sampling(case):
     exact = shares @ of_prior
     exact_errors = np.sqrt(shares**2 @ (of_prior - exact) ** 2)
     np.testing.assert_array_less(np.abs(values.mean(0) - exact), 4 * np.hypot(errors, exact_errors))
-    value, error = stage_evidence(tempered.ladder, float(tempered.share), rows["log_ratio"])
+    value, error = stage_evidence(stage.ladder, float(stage.share), rows["log_ratio"])
     spread = weights.std() / weights.mean() / np.sqrt(DRAWS)
     assert abs(value + target.log_copies - evidence) < 4 * np.hypot(error, spread)
 

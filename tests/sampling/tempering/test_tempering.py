@@ -24,7 +24,13 @@ from pathkernel_sampling.tempering.replicas import (
     place_replicas,
     sweep,
 )
-from pathkernel_sampling.tempering.stages import agree, stage_evidence, temper
+from pathkernel_sampling.tempering.stages import (
+    Estimates,
+    agree,
+    component_masses,
+    stage_evidence,
+    temper_chains,
+)
 
 NARROW, DISTANCE, LOG_EVIDENCE = 0.2, 2.0, 3.0
 
@@ -60,7 +66,8 @@ def pilot(generator, dimension=6):
 @pytest.fixture(scope="module")
 def tempered():
     target = TwoModes(6, 0.05)
-    return target, temper(target, pilot(np.random.default_rng(0)), jax.random.key(0), 300)
+    keys = [jax.random.key(0)]
+    return target, temper_chains(target, pilot(np.random.default_rng(0)), keys, 300)[0]
 
 
 def test_a_narrow_mode_has_its_mass(tempered):
@@ -86,7 +93,7 @@ def test_a_mode_that_the_pilot_saw_is_not_lost(seed):
     """Although a stage has hardly a draw in it: the mixture keeps it."""
     target, key = TwoModes(6, 0.01), jax.random.key(seed)
     generator = np.random.default_rng(seed)
-    result = temper(target, pilot(generator), key, 100)
+    (result,) = temper_chains(target, pilot(generator), [key], 100)
     _, rows = sweep(target, result.ladder, result.replicas, key, generator, 2000)
     is_narrow = rows["position"].mean(1) > DISTANCE / 2
     assert 0.002 < is_narrow.mean() < 0.04
@@ -94,18 +101,46 @@ def test_a_mode_that_the_pilot_saw_is_not_lost(seed):
 
 def test_stages_say_whether_they_agree(tempered):
     _, result = tempered
-    assert result.agreed
-    assert 2 <= result.stages <= 6
+    assert result.agrees
+    assert 2 <= result.number <= 6
     levels = np.asarray(result.ladder.levels)[: int(result.ladder.count)]
     assert levels[0] == 0
     assert levels[-1] == 1
     assert (np.diff(levels) > 0).all()
-    values, errors = np.array([0.0, 1.0]), np.array([0.01, 0.01])
-    masses, mass_errors = np.full((2, 3), 1 / 3), np.full((2, 3), 0.01)
-    assert agree(values * 0.05, errors, masses, mass_errors)
-    assert not agree(values, errors, masses, mass_errors)
-    masses[1] += 0.2, -0.2, 0.0
-    assert not agree(values * 0.05, errors, masses, mass_errors)
+    thirds = np.full(3, 1 / 3)
+    before = Estimates(0.0, 0.01, thirds, np.full(3, 0.005))
+    assert agree(before, before._replace(log_evidence=0.05))
+    assert not agree(before, before._replace(log_evidence=0.2))
+    assert agree(before, before._replace(log_evidence=0.2, error=0.1))
+    other = thirds + np.array([0.2, -0.2, 0.0])
+    assert not agree(before, before._replace(masses=other))
+    assert not agree(before._replace(log_evidence=np.nan), before)
+
+
+def test_a_mode_that_one_chain_loses_is_told():
+    """Chains agree with all chains of the stage before, and not each with itself."""
+    target, generator = TwoModes(6, 0.3), np.random.default_rng(0)
+    (chain,) = temper_chains(target, pilot(generator), [jax.random.key(0)], 200)
+    mixture = chain.ladder.mixture
+    wide, narrow = np.split(pilot(generator), 2)
+    both = generator.permutation(np.concatenate([wide, narrow[: len(wide) * 3 // 7]]))
+    all_chains = Estimates(chain.after[0], 0.01, *component_masses(mixture, both))
+    without = Estimates(chain.after[0], 0.01, *component_masses(mixture, wide))
+    assert agree(all_chains, all_chains)
+    assert not agree(all_chains, without)
+
+
+def test_a_mode_that_one_pilot_saw_is_open_to_all_chains():
+    """Chains share the mixture of a stage, and so the modes of all pilots."""
+    target, generator = TwoModes(6, 0.3), np.random.default_rng(1)
+    wide, narrow = np.split(pilot(generator), 2)
+    keys = [jax.random.key(chain) for chain in range(2)]
+    stages = temper_chains(target, np.concatenate([wide, wide, narrow[:30]]), keys, 200)
+    for stage, key in zip(stages, keys):
+        _, rows = sweep(target, stage.ladder, stage.replicas, key, generator, 600)
+        assert 0.15 < (rows["position"].mean(1) > DISTANCE / 2).mean() < 0.45
+    first, second = (stage.ladder.mixture for stage in stages)
+    np.testing.assert_array_equal(first.means, second.means)
 
 
 def test_one_program_serves_all_levels_and_sweeps(tempered):
