@@ -6,6 +6,7 @@ that one that was left by another study, or renamed, is not taken for another.
 
 from __future__ import annotations
 
+import functools
 import io
 import math
 import os
@@ -23,6 +24,7 @@ from pathkernel_datasets.errors import StudyWarning
 
 SUFFIX = ".npz"
 _NAME, _STUDY, _MEMBERS = "file_name", "study", "members"
+_MAGIC = 8  # bytes of the magic string and the version
 
 
 def write_arrays(file: Path, arrays: Mapping[str, Any], study: str) -> None:
@@ -109,12 +111,19 @@ def _array_of(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
     """Array of a member; a ValueError if it has not as many bytes as its header claims."""
     # the checksum is compared before NumPy parses anything: a damaged header may ask for any memory
     content = archive.read(member)
-    stream = io.BytesIO(content)
-    version = np.lib.format.read_magic(stream)
-    read = {(1, 0): "read_array_header_1_0", (2, 0): "read_array_header_2_0"}[version]
-    shape, is_fortran, dtype = getattr(np.lib.format, read)(stream)
+    version = np.lib.format.read_magic(io.BytesIO(content))
+    width = {(1, 0): 2, (2, 0): 4}[version]  # of the header's length, after the magic string
+    first = _MAGIC + width + int.from_bytes(content[_MAGIC : _MAGIC + width], "little")
+    shape, is_fortran, dtype = _header(content[_MAGIC:first], version)
     # of nothing there could be any number
-    if dtype.itemsize == 0 or math.prod(shape) * dtype.itemsize != len(content) - stream.tell():
+    if dtype.itemsize == 0 or math.prod(shape) * dtype.itemsize != len(content) - first:
         raise ValueError(f"{member.filename} is not as large as it claims")
-    values = np.frombuffer(content, dtype, offset=stream.tell())  # refuses objects
+    values = np.frombuffer(content, dtype, offset=first)  # refuses objects
     return values.reshape(shape, order="F" if is_fortran else "C").copy(order="K")
+
+
+@functools.lru_cache(maxsize=256)  # thousands of pieces have the same few, each compiled as Python
+def _header(header: bytes, version: tuple[int, int]) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Shape, whether the order is Fortran's, and type of an array, from its header in npy."""
+    read = {(1, 0): "read_array_header_1_0", (2, 0): "read_array_header_2_0"}[version]
+    return getattr(np.lib.format, read)(io.BytesIO(header))
