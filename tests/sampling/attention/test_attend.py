@@ -31,7 +31,8 @@ from pathkernel_sampling.attention.attend import (
 from pathkernel_sampling.attention.mass_views import crossings, mass_views
 from pathkernel_sampling.attention.mode_values import missed_modes
 from pathkernel_sampling.attention.stage_values import warnings
-from pathkernel_sampling.attention.tempered import chains_of
+from pathkernel_sampling.attention.tempered import arrays_of_start, chains_of, start_chains
+from pathkernel_sampling.chains.ensemble import Ensemble
 from pathkernel_sampling.chains.store import SampleRun, open_run
 from pathkernel_sampling.results import LearnedAttention
 from pathkernel_tasks.single_location import SingleLocation
@@ -87,6 +88,26 @@ def test_a_killed_run_resumes_with_the_same_draws(sampled, tmp_path, monkeypatch
             open_run(StoredStudy(folder), RUN)[group].to_dataset() for folder in (sampled, path)
         )
         xr.testing.assert_identical(first.load(), second.load())
+
+
+def test_chains_of_a_run_start_in_threads_as_one_after_the_other(sampled):
+    """They share mixtures: what one has drawn reaches the others whoever runs them."""
+    study = StoredStudy(sampled)
+    point, settings = study.point(10.0), LearnedAttention(**SETTINGS, draws=20)
+    ensemble = Ensemble(2, 2, map, settings.chains_of(study, point))
+    reports = []
+    with ensemble:
+        states = ensemble.warm_up(30, reports.append)
+    keys = [ensemble.chains.key(chain, 0) for chain in range(2)]
+    starts = start_chains(ensemble.chains.model, keys, 30)
+    for state, start in zip(states, starts):
+        expected = arrays_of_start(start)
+        assert state.keys() == expected.keys()
+        for name, values in expected.items():
+            np.testing.assert_array_equal(state[name], values, err_msg=name)
+    assert reports[-1] == 60
+    assert reports == sorted(reports)
+    assert len(set(reports)) > 5  # pilots, and every stage
 
 
 def test_a_run_has_what_arviz_and_readers_expect(sampled):
