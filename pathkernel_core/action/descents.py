@@ -35,8 +35,8 @@ from pathkernel_core.action.minima import (
     suspicion,
 )
 from pathkernel_core.action.single_precision import (
-    FAR,
-    MOST_NOISE,
+    FAR_OVER_TOLERANCE,
+    LARGEST_NOISE,
     LastDigits,
     line_search,
     most_evaluations,
@@ -211,7 +211,7 @@ class Descender:
         if given.curvature:  # of a neighbour
             point = yield from self.action.evaluate(given.start)
             given = given._replace(point=point)
-            if point.detail is None or self._over_tolerance(point, tolerance) < FAR:
+            if point.detail is None or self._over_tolerance(point, tolerance) < FAR_OVER_TOLERANCE:
                 return given
         with contextlib.suppress(
             _NotInSingleError, NotPositiveDefiniteError, np.linalg.LinAlgError, ValueError
@@ -233,7 +233,7 @@ class Descender:
         """
         whole = self.action
         noise = relative_noise(whole.problem, whole.network, whole.temperature)
-        if not noise <= MOST_NOISE:
+        if not noise <= LARGEST_NOISE:
             raise _NotInSingleError
         action, search = whole.in_single_precision, line_search(noise)
         history, last_digits = History(rounding=search.rounding), LastDigits(noise)

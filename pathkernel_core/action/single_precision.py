@@ -24,10 +24,10 @@ from pathkernel_core.paths.network import Network
 ROUNDING = 1e-5
 """Relative error of values in float32, at least."""
 
-MOST_NOISE = 1e-4
+LARGEST_NOISE = 1e-4
 """Relative noise of the gradient from which float32 has too few digits."""
 
-FAR = 1e4
+FAR_OVER_TOLERANCE = 1e4
 """Gradient over the tolerance below which a few steps are left, and float64 takes them alone."""
 
 _NEAR = 10  # gradient over the tolerance from which one or two steps are left

@@ -135,10 +135,10 @@ class PosteriorCriterion:
         precision = form.weight * form.form
         precision[np.diag_indices_from(precision)] += 1 / self.prior_variance
         slope = form.weight * (form.form @ form.gains - form.gradient) + 1 / self.prior_variance
-        nothing = np.zeros(len(left))
-        constant = form.cost(form.move_to(nothing).loss, nothing, self.prior_variance)
-        none = _Gaussian(nothing, constant, precision, np.zeros_like(precision), slope)
-        return none.with_unit(tuple(on.tolist()))
+        no_gains = np.zeros(len(left))
+        constant = form.cost(form.move_to(no_gains).loss, no_gains, self.prior_variance)
+        empty_set = _Gaussian(no_gains, constant, precision, np.zeros_like(precision), slope)
+        return empty_set.with_unit(tuple(on.tolist()))
 
 
 @dataclass(frozen=True)
