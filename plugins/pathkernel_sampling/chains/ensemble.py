@@ -63,8 +63,8 @@ class Chains:
 
     def key(self, chain: int, step: int) -> jax.Array:
         """Return the random key of a chain's warm-up (step 0), or of one of its rounds."""
-        # by numbers and not by splitting, so that the draws depend neither on the number of chains
-        # nor on where blocks of rounds begin
+        # by numbers and not by splitting, so that it depends neither on the number of chains nor on
+        # where blocks of rounds begin
         chain_key = jax.random.fold_in(jax.random.key(self.point.point.seed), chain)
         return jax.random.fold_in(chain_key, step)
 
