@@ -26,14 +26,15 @@ from benchmarks.attention.learned import copying, started, tell_apart
 from benchmarks.sampling.chains import mean_and_error, sample
 from pathkernel_sampling.attention.exchanges import DomainTarget
 from pathkernel_sampling.attention.models import attention_model
-from pathkernel_sampling.attention.modes import chosen_draws, find_modes
+from pathkernel_sampling.attention.modes import find_modes
 from pathkernel_sampling.attention.tempered import start_chains
 from pathkernel_sampling.models.likelihood import pytree
 from pathkernel_sampling.tempering.levels import swap_rates
 from pathkernel_sampling.tempering.replicas import sweep
 from pathkernel_sampling.tempering.stages import agree, estimate, stage_evidence, temper_chains
 
-RUNS, CHAINS, SWEEPS, DRAWS = 4, 4, 500, 1000
+RUNS, CHAINS, SWEEPS, DRAWS = 4, 4, 500, 2000
+CLUSTERED = 8000  # draws in which modes are sought
 
 
 def by_tempering(model, seed, sweeps=SWEEPS, draws=DRAWS, chains=CHAINS, runs=1):
@@ -101,7 +102,7 @@ def quantities(model, positions, inputs):
     flat = positions.reshape(-1, dimension)
     density, trace = (np.asarray(array).reshape(chains, draws) for array in values(flat))
     named = {"log density": density, "tr U": trace}
-    chosen = chosen_draws(draws, chains)
+    chosen = slice(None, None, max(1, draws * chains // CLUSTERED))
     heads = attention_of(model, positions[:, chosen].reshape(-1, dimension), jnp.asarray(inputs))
     modes = find_modes(heads, chains)
     every = max(1, draws // modes.labels.shape[1])
@@ -116,7 +117,7 @@ def quantities(model, positions, inputs):
 
 
 def compare(model, seed, inputs, sweeps=SWEEPS, draws=DRAWS):
-    """Print R-hat, ESS a CPU second, masses and evidences of each method."""
+    """Print R-hat of the runs, ESS a CPU second, masses and evidences of each method."""
     for name, run in {
         "tempering": lambda: by_tempering(model, seed, sweeps, draws, runs=RUNS),
         "nuts": lambda: by_nuts(model, seed, 2 * sweeps, 2 * draws),
@@ -127,7 +128,8 @@ def compare(model, seed, inputs, sweeps=SWEEPS, draws=DRAWS):
         for quantity, values in named.items():
             if values.std() == 0:
                 continue
-            r_hat = float(array_stats.rhat(values, chain_axis=0, draw_axis=1))
+            of_runs = values.reshape(RUNS, -1)  # the draws of a run's chains one after the other
+            r_hat = float(array_stats.rhat(of_runs, chain_axis=0, draw_axis=1))
             size = float(array_stats.ess(values, chain_axis=0, draw_axis=1, method="mean"))
             kind = "mass" if quantity.startswith("mass of ") else "other"
             worst[kind] = max(worst[kind], r_hat)

@@ -36,7 +36,7 @@ from pathkernel_sampling.tempering.replicas import (
 )
 
 COMPONENTS = 8
-MOST_STAGES = 6
+LEAST_STAGES, MOST_STAGES = 3, 6
 
 LOG_EVIDENCE = 0.1
 MASS = 0.03
@@ -147,7 +147,7 @@ def temper(
             *run(Plan(number, mixture, within, _estimates_of_all(mixture, stages, positions)))
         )
         report(number)
-        if all(stage.agrees for stage in stages):
+        if number >= LEAST_STAGES and all(stage.agrees for stage in stages):
             break
         draws.extend(positions)
     return list(stages)
