@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import zipfile
 from pathlib import Path
 
@@ -98,7 +99,18 @@ def _test(session, *options, **environment):
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     }
     options = ("-W", "error", *WORKERS, *options, *session.posargs)
-    session.run("pytest", *options, env=ENVIRONMENT | compiled | environment)
+    with tempfile.TemporaryDirectory(dir=_memory()) as files:
+        options = (*options, "--basetemp", str(Path(files) / "tests"))
+        session.run("pytest", *options, env=ENVIRONMENT | compiled | environment)
+
+
+def _memory():
+    """Return a folder in memory with room for the files of tests; None where there is none.
+
+    They are .4 GB in a hundred thousand folders, which disks take a minute to remove.
+    """
+    memory = Path("/dev/shm")
+    return memory if memory.is_dir() and shutil.disk_usage(memory).free > 4e9 else None
 
 
 @nox.session(python=PYTHON)

@@ -66,8 +66,8 @@ def is_regular(path: str | os.PathLike) -> bool:
 
 def file_sizes(
     path: str | os.PathLike, onerror: Callable[[OSError], None] | None = None
-) -> Iterator[tuple[Path, int]]:
-    """Yield all plain files of a folder, or the path itself if it is one, with their bytes.
+) -> Iterator[tuple[str, int]]:
+    """Yield the paths of all plain files of a folder, or its own if it is one, with their bytes.
 
     What another process removes meanwhile is left out; so are folders that cannot be listed, unless
     ``onerror`` raises the error that it is called with.
@@ -76,7 +76,7 @@ def file_sizes(
     is_folder = os.path.isdir(path)
     for folder, _, names in os.walk(path, onerror=onerror) if is_folder else [("", [], [path])]:
         for name in names:
-            file = Path(folder, name)
+            file = os.path.join(folder, name)
             try:
                 status = os.stat(file)
             except OSError as error:

@@ -70,7 +70,7 @@ def check(path: str | os.PathLike) -> Checked:
     study, results = list(_study_damage(path)), list(_result_damage(path))
     arrays = sum(
         metadata_of(file.parent).get("node_type") == "array"
-        for file, _ in file_sizes(path)
+        for file in (Path(file) for file, _ in file_sizes(path))
         if file.name == METADATA
     )
     if study:
@@ -151,7 +151,7 @@ def _result_damage(path: Path) -> Iterator[str]:
     cores = {single.path: single.core for single in singles if single is not None}
     for study_path in dict.fromkeys((path, *cores)):
         yield from _leftovers(study_path)
-    for draws, _ in sorted(file_sizes(path)):
+    for draws in sorted(Path(file) for file, _ in file_sizes(path)):
         parts = draws.relative_to(path).parts
         if draws.suffix == SUFFIX and PIECES in parts[:-2]:  # in a folder of the result inside
             study_path = path.joinpath(*parts[: parts.index(PIECES)])

@@ -225,7 +225,8 @@ def chunk_sizes(folder: Path) -> dict[str, int]:
     Raises a PermissionError if a folder may not be read: Zarr would take it for empty.
     """
     sizes = file_sizes(folder / "c", onerror=_raise_permission)
-    return {file.relative_to(folder).as_posix(): size for file, size in sizes}
+    above = len(os.path.join(folder, ""))
+    return {file[above:].replace(os.sep, "/"): size for file, size in sizes}
 
 
 def _raise_permission(error: OSError) -> None:

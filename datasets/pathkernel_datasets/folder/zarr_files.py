@@ -231,11 +231,12 @@ def metadata_faults(path: Path, group: str = "") -> dict[str, str]:
 
     Of a group these are its own, and those of the groups above it.
     """
-    fault = _metadata_fault(metadata_of(path))
+    content = metadata_of(path)
+    fault = _metadata_fault(content)
+    index = _index_of(path, content, fault)
     if fault and is_rewritten(path):
         fault = "was written by another program than pathkernel, perhaps in part or changed"
     damaged = {"": fault} if fault else {}
-    index = metadata_index(path)
     names = {name for name in index if is_inside(name, group) or is_inside(group, name)}
     for name in sorted({*names, *members(path, group)}):
         own = metadata_of(path / name)
@@ -260,7 +261,12 @@ def exchanged_chunks(path: Path) -> set[str]:
 def metadata_index(path: Path) -> dict[str, dict[str, Any]]:
     """Metadata of all arrays and groups in a Zarr by its root, or by their own if it is damaged."""
     content = metadata_of(path)
-    if _metadata_fault(content):
+    return _index_of(path, content, _metadata_fault(content))
+
+
+def _index_of(path: Path, content: Mapping[str, Any], fault: str) -> dict[str, dict[str, Any]]:
+    """The same, from the metadata of the root and their fault."""
+    if fault:
         index = {name: metadata_of(path / name) for name in members(path)}
     else:
         index = content[_INDEX]["metadata"]
@@ -272,17 +278,15 @@ def members(path: Path, group: str = "") -> list[str]:
 
     Hidden ones are being written, or were when a process was killed.
     """
-    # not by a glob: another process may remove a folder meanwhile
-    folders = (
-        Path(folder).relative_to(path)
-        for folder, folders, names in os.walk(path / group)
-        if METADATA in (*folders, *names)
+    # not by a glob: another process may remove a folder meanwhile; as text, since a study has many
+    # more folders of chunks than arrays
+    above = len(os.path.join(path, ""))
+    names = (
+        folder[above:].replace(os.sep, "/")
+        for folder, folders, files in os.walk(os.path.join(path, group))
+        if METADATA in files or METADATA in folders
     )
-    return sorted(
-        folder.as_posix()
-        for folder in folders
-        if folder.parts and not any(part.startswith(".") for part in folder.parts)
-    )
+    return sorted(name for name in names if name and "/." not in f"/{name}")
 
 
 def is_inside(name: str, group: str) -> bool:

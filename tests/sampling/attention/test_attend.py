@@ -326,7 +326,9 @@ def _put_run(path, width, masses, log_ratio=0.0, seed=0):
         {"head": tree["modes"]["head"], "mode": range(1, len(names) + 1)},
     )
     settings = json.loads(tree.attrs["settings"]) | {"width": width, "seed": seed}
-    groups = {name: group.to_dataset() for name, group in tree.subtree_with_keys} | {"modes": modes}
+    # of all groups only these are read for masses
+    names = (".", "posterior", "tempering")
+    groups = {name: tree[name].to_dataset() for name in names} | {"modes": modes}
     evidences = groups["tempering"]["log_evidence"]
     groups["tempering"]["log_evidence"] = 0 * evidences + log_ratio * evidences["chain"]
     groups["."] = groups["."].assign_attrs(settings=json.dumps(settings))
