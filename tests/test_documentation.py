@@ -36,6 +36,7 @@ PAGES = [page for at in ("*.md", "tutorials/*.md") for page in sorted((ROOT / "d
 ROOT_PAGES = ["README.md", "CONTRIBUTING.md", "SECURITY.md"]
 GUIDES = [*ROOT_PAGES, *(page.relative_to(ROOT).as_posix() for page in PAGES)]
 SOURCES = [init.parent for init in sorted(ROOT.glob("**/pathkernel*/__init__.py"))]
+HOLDS_STATEMENTS = ast.stmt | ast.excepthandler | ast.match_case
 UNPLAIN = (
     r"\b(?:(?:come|comes|came|bring|brings) along|anew|that which|goes on|the right to write|"
     r"in the place of)\b"
@@ -563,13 +564,7 @@ def test_examples_use_the_front_door_alone():
     ]
     examples += [page.read_text("utf-8") for page in (ROOT / "docs" / "reference").glob("*.rst")]
     examples += [script.read_text("utf-8") for script in (ROOT / "examples").glob("*.py")]
-    examples += [
-        ast.get_docstring(node) or ""
-        for package in SOURCES
-        for file in package.rglob("*.py")
-        for node in ast.walk(ast.parse(file.read_text("utf-8")))
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
-    ]
+    examples += [text for package in SOURCES for _, text in docstrings(package)]
     code = "\n".join(examples)
     imports = re.findall(r"\b(?:from|import) pathkernel\w*(?:\.\w+)*(?: as \w+| import .*)?", code)
     assert imports.count("import pathkernel_core as pk") == 1
@@ -600,11 +595,25 @@ def test_guides_are_in_plain_english(document):
 
 @pytest.mark.parametrize("package", SOURCES, ids=lambda folder: folder.name)
 def test_docstrings_are_in_plain_english(package):
+    for place, text in docstrings(package):
+        assert not unplain(text), f"{place}: {unplain(text)}"
+
+
+@functools.cache
+def docstrings(package):
+    """All docstrings of a package, with their places."""
+    texts = []
     for file in package.rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        nodes = [ast.parse(file.read_text(encoding="utf-8"))]
+        while nodes:
+            node = nodes.pop()
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
-                phrases = unplain(ast.get_docstring(node) or "")
-                assert not phrases, f"{file}: {getattr(node, 'name', 'module')}: {phrases}"
+                text = ast.get_docstring(node) or ""
+                texts.append((f"{file}: {getattr(node, 'name', 'module')}", text))
+            # definitions are statements, whose expressions are most of the nodes
+            inside = ast.iter_child_nodes(node)
+            nodes += [one for one in inside if isinstance(one, HOLDS_STATEMENTS)]
+    return texts
 
 
 def unplain(text):
