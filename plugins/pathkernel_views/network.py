@@ -15,7 +15,8 @@ from pathkernel_views.paths import STRONGEST
 from pathkernel_views.picture import Picture, drop_missing, field
 
 _ROW = 34  # points from one head to the next
-_BOX = 0.29  # half the width of a head's box, where layers are 1 apart
+_PITCH = 46  # points from one layer to the next, which a phone shows in letters that can be read
+_BOX = 0.32  # half the width of a head's box, where layers are 1 apart
 _STACK = 0.55  # of a row, the lines of all paths together
 _THICKEST, _THINNEST, _GAP = 7.0, 0.5, 1.2  # points
 
@@ -56,8 +57,8 @@ def network(
     skips = bool(picture.frame[path].astype(str).str.contains("skip").any())
     label = text_width("x" * int(picture.frame[path].astype(str).str.len().max()), 8) + 34
     # rows of heads downwards, levels from left to right, and the names of the paths at the right
-    width = 54 * len(levels) + label
-    end = (len(levels) - 0.5) + label / 54
+    width = _PITCH * len(levels) + label
+    end = (len(levels) - 0.5) + label / _PITCH
     number = {"type": "quantitative", "title": None, "axis": None}
     across = number | {"scale": alt.Scale(domain=[-0.5, end], nice=False)}
     top = -1.2 - 0.6 * skips
