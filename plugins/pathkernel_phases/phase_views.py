@@ -131,8 +131,8 @@ def _caption(measure: str, axis: str, second: str, labels: str, setting: str) ->
         * bool(labels)
         + ". Solid: crossing, where two minima have the same action. Dashed and dotted: spinodals, "
         "where a silent minimum or one in use ends. Names of regions: silent, or the strongest "
-        "path of a minimum in use. Colours are interpolated between the grid and the minima on both sides of "
-        "a crossing"
+        "path of a minimum in use. Colours are interpolated between the grid and the minima on "
+        "both sides of a crossing"
         + "; medians over the seeds, and the curves of each" * setting.count("seeds ")
         + f". {setting[0].upper()}{setting[1:]}."
     )

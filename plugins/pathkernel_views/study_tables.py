@@ -438,7 +438,9 @@ def _head_score_table(study: Selections, temperature: float | str | None) -> Tab
         + ", or past the heads by a skip connection" * ("skip_score" in study.dataset)
         + f", where that of the strongest head is 1{_medians(study)}{at}."
     )
-    return Table("head_scores", "Scores of heads at every width", frame, cells, caption, across, lines, True)
+    return Table(
+        "head_scores", "Scores of heads at every width", frame, cells, caption, across, lines, True
+    )
 
 
 def finite_width_gain_table(

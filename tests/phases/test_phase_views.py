@@ -211,7 +211,9 @@ def test_names_of_regions_lie_on_no_line_where_there_is_room(number):
     x, y = np.geomspace(0.01, 1, 9), np.geomspace(1e-3, 10, 8)
     border = 0.01 ** generator.uniform(0.25, 0.75)  # of two regions, upright
     shape = 0.3 * generator.uniform(-0.2, 0.2, 30)
-    line = pd.DataFrame({"vertex_x": border * np.exp(shape), "vertex_y": np.geomspace(1e-3, 10, 30)})
+    line = pd.DataFrame(
+        {"vertex_x": border * np.exp(shape), "vertex_y": np.geomspace(1e-3, 10, 30)}
+    )
     line = line.assign(curve=0, kind="crossing")
     regions = np.repeat((x > border)[:, None], len(y), axis=1).astype(float)
     phases = xr.Dataset({"region": (("x", "y"), regions)}, {"x": x, "y": y})

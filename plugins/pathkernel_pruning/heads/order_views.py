@@ -152,10 +152,8 @@ def _summary(part: xr.Dataset) -> Table:
     cells = {"heads off:\norder": "{order}", "removed": "", f"average\n{rise}": "{average:.3f}"}
     cells |= {"average,\nrefitted": "{refitted:.3f}"} if refits else {}
     all_counts = part.sizes["removed"] - 1
-    shown_counts = (
-        f" {len(counts)} of {all_counts} numbers of heads off; the others are in the table of the "
-        f"{first['quantity'].item()} as heads are removed." * (len(counts) < all_counts)
-    )
+    shown_counts = f" {len(counts)} of {all_counts} numbers of heads off are shown."
+    shown_counts *= len(counts) < all_counts
     quantity, whole = first["quantity"].item(), first["measured"].isel(order=0, removed=0).item()
     gains = "; refitted: the same with gains fitted to validation examples" * bool(refits)
     return Table(
@@ -169,8 +167,7 @@ def _summary(part: xr.Dataset) -> Table:
         f"of scores with the {_loss_title(part)} with one head off. random: mean of "
         f"{part.sizes['random_order']} orders."
         + f" {_BEST}: chosen on the same examples." * _has_best(part)
-        + shown_counts
-        + describe_orders(part, shown),
+        + shown_counts,
         across=("removed", "{measured:.3f}"),
         lines="is_order",
     )
@@ -284,7 +281,7 @@ def _order_table(result: xr.Dataset) -> Table:
         pd.DataFrame(rows),
         {"order": "{order}", "heads removed": "{removed}", "heads kept": "{kept}"},
         "Heads as layer-head, those of equal scores by layer and number. Semicolons divide sets "
-        "that do not contain one another.",
+        "that do not contain one another." + describe_orders(result, orders_of(result)),
         detail=True,
     )
 

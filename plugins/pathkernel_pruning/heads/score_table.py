@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import xarray as xr
 
-
 MEANINGS = {
     "theory": "weight of U on the paths through a head",
     "sampled": "the same of the mean of sampled U",
