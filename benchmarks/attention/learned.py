@@ -369,7 +369,7 @@ def draw_jump(maxima, folder):
             series="start",
             panel="quantity",
             same_y=False,
-            titles={"agreement": "probability of agreement", "value": "value of the heading"},
+            titles={"agreement": "probability of agreement", "value": " "},
         ),
     )
     save_charts([chart], folder, print, formats=("png",))
