@@ -362,7 +362,15 @@ def draw_jump(maxima, folder):
         "attention-jump",
         "Maxima of the posterior of a head in the task copying",
         "From two starts, by the probability that the first token agrees with the copied one.",
-        lambda: lines(long, "agreement", "value", series="start", panel="quantity", same_y=False),
+        lambda: lines(
+            long,
+            "agreement",
+            "value",
+            series="start",
+            panel="quantity",
+            same_y=False,
+            titles={"agreement": "probability of agreement", "value": " "},
+        ),
     )
     save_charts([chart], folder, print, formats=("png",))
 

@@ -68,7 +68,9 @@ def learning_views(study: StoredStudy) -> Iterator[Table | Chart | str]:
             frame = pd.concat([frame.assign(kind="measured"), average.assign(kind="average case")])
         caption = (
             f"{title[0].upper()}{title[1:]} against the number P of training examples at T = "
-            f"{number(temperature)}. Medians and ranges over the seeds."
+            f"{number(temperature)}."
+            + " Medians and ranges over the seeds."
+            * (curves.sizes["seed"] > 1)
         )
         yield Chart(
             f"learning_{name}",

@@ -30,7 +30,6 @@ _COLUMNS = 2
 _BAR = 75  # length of a key of colours: of a panel in a column of a paper
 _LETTERS = 7  # font size of the names of regions
 _NARROW = 105, 75  # points of a panel in a column of a paper, 3.4 inches
-_TEXT = np.array([0.22, 0.08])  # half the width and height of a region's name, of such a panel
 _CANDIDATES, _NODES = 24, 6  # places tried along each axis, and points of the grid near each
 _PARTS = 5  # of a side of a cell that a crossing passes
 _LINE = 1.4  # width of the curves of one seed
@@ -379,9 +378,11 @@ def _region_labels(
     for region in np.unique(first["region"].values[np.isfinite(first["region"].values)]):
         index = tuple(np.argwhere(first["region"].values == region)[0])
         state, path = (str(first[name].values[index]) for name in ("state", "strongest_path"))
-        texts[int(region)] = state if state == "silent" else f"{state}: {path}"
-    longest = max((text_width(text, _LETTERS) for text in texts.values()), default=0.0)
-    half = np.array([longest / 2 + 3, _LETTERS / 2 + 2]) / _NARROW
+        texts[int(region)] = state if state == "silent" else path
+    half = {
+        region: np.array([text_width(text, _LETTERS) / 2 + 2, _LETTERS / 2 + 1]) / _NARROW
+        for region, text in texts.items()
+    }
     for region, place in label_places(first, of_seed, names, half).items():
         rows.append({"text": texts[region], **dict(zip(names, place))})
     x, y = (channels[name] for name in names)
@@ -395,11 +396,15 @@ def _region_labels(
 
 
 def label_places(
-    phases: xr.Dataset, curves: pd.DataFrame, names: Sequence[str], half: np.ndarray = _TEXT
+    phases: xr.Dataset,
+    curves: pd.DataFrame,
+    names: Sequence[str],
+    halves: Mapping[int, np.ndarray],
 ) -> dict[int, np.ndarray]:
     """Values of both axes at which the name of each region stands clear of curves.
 
-    ``half`` are half the width and height of a name, in parts of the panel: none crosses an axis.
+    ``halves`` are half the width and height of each name, in parts of the panel: none crosses an
+    axis.
     """
     regions = phases["region"].values
     axes = [np.log(phases[name].values) for name in names]
@@ -427,12 +432,13 @@ def label_places(
         node = next(seen, None)
         if node is None:
             continue
+        region = int(numbers[node])
+        half = halves[region]
         # a name at a border moves inwards, no further than it must
         place = np.clip(candidate, np.minimum(half, 0.5), np.maximum(1 - half, 0.5))
         clear = -float((np.abs(place - candidate) / half).max())
         if len(obstacles):
-            clear += min(1.0, float((np.abs(obstacles - place) / half).max(axis=1).min()))
-        region = int(numbers[node])
+            clear += min(2.0, float((np.abs(obstacles - place) / half).max(axis=1).min()))
         if region not in places or clear > places[region][0] + 1e-9:
             places[region] = clear, place
     return {

@@ -13,6 +13,7 @@ import xarray as xr
 from pathkernel_core.system.text import number
 from pathkernel_datasets.results.stored_study import StoredStudy
 from pathkernel_datasets.variables.measures import measures_of
+from pathkernel_phases.coincidence import coincident_curves
 from pathkernel_phases.map_chart import Panel, draw_map
 from pathkernel_phases.phase_map import NAME, PhaseMap, stored_maps, stored_phase_curves
 from pathkernel_views.chart import Chart
@@ -68,7 +69,8 @@ def phase_views(study: StoredStudy) -> Iterator[Table | Chart | str]:
             yield Chart(
                 f"phases_{axis}_{second}{names}",
                 "Phases" + f", {labels}" * bool(labels),
-                _caption(measure.axis, axis, second, labels, _setting(study.dataset, phases)),
+                _caption(measure.axis, axis, second, labels, _setting(study.dataset, phases))
+                + _coincident(phases, of_settings, (axis, second)),
                 partial(
                     draw_map,
                     phases.sel(settings),
@@ -128,11 +130,23 @@ def _caption(measure: str, axis: str, second: str, labels: str, setting: str) ->
         + f", at {labels}"
         * bool(labels)
         + ". Solid: crossing, where two minima have the same action. Dashed and dotted: spinodals, "
-        "where a silent minimum or one in use ends. Names of regions: silent, or in use with the "
-        "strongest path. Colours are interpolated between the grid and the minima on both sides of "
-        "a crossing"
+        "where a silent minimum or one in use ends. Names of regions: silent, or the strongest "
+        "path of a minimum in use. Colours are interpolated between the grid and the minima on "
+        "both sides of a crossing"
         + "; medians over the seeds, and the curves of each" * setting.count("seeds ")
         + f". {setting[0].upper()}{setting[1:]}."
+    )
+
+
+def _coincident(phases: xr.Dataset, curves: pd.DataFrame, names: Sequence[str]) -> str:
+    """A caption's sentence on curves that lie on each other, by their numbers in the table."""
+    if curves.empty or any(phases.sizes[name] < 2 for name in names):
+        return ""
+    ranges = [(float(phases[name].min()), float(phases[name].max())) for name in names]
+    pairs = coincident_curves(curves, names, ranges)
+    listed = ", ".join(f"{one} and {other}" for one, other in pairs)
+    return f" Curves that nearly coincide, by their numbers in the table of points: {listed}." * (
+        listed != ""
     )
 
 

@@ -37,8 +37,7 @@ def pruning_views(result: xr.Dataset) -> Iterator[Table | Chart | str]:
     yield Chart(
         "scores",
         "Scores of heads by U",
-        "Weight of U on the paths through a head, where the largest is 1: of the theory, of "
-        "samples with their Monte-Carlo errors, and of the trained weights.",
+        f"Weight of U on the paths through a head, where the largest is 1: {_sources(single)}.",
         partial(_draw_scores, single),
     )
     point = _point(result)
@@ -102,11 +101,28 @@ def _theory_table(part: xr.Dataset) -> Table:
     )
 
 
+_SOURCES = {
+    "theory": "of the theory",
+    "sampled": "of samples with their Monte-Carlo errors",
+    "trained": "of the trained weights",
+}
+
+
+def _charted(result: xr.Dataset) -> list[str]:
+    """Orders whose scores are weights of U."""
+    return [name for name in orders_of(result) if score_name(name) in _SOURCES]
+
+
+def _sources(result: xr.Dataset) -> str:
+    """What the scores in the chart are of."""
+    *others, last = dict.fromkeys(_SOURCES[score_name(name)] for name in _charted(result))
+    return " and ".join([", ".join(others)] * bool(others) + [last])
+
+
 def _draw_scores(result: xr.Dataset) -> alt.TopLevelMixin:
     from pathkernel_views.primitives import bars
 
-    kinds = ("theory", "sampled", "trained")
-    names = [name for name in orders_of(result) if score_name(name) in kinds]
+    names = _charted(result)
     frame = frame_of(result[["score", "score_error"]].sel(order=names)).dropna(subset=["score"])
     temperature = frame["order_temperature"].map(", T = {:g}".format).replace(", T = nan", "")
     error = frame["score_error"].fillna(0.0)

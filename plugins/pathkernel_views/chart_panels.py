@@ -395,7 +395,12 @@ def _mark(kind: str, position: Spec, **properties: Any) -> Spec:
 
 
 def _legend(keys: Sequence[Spec], width: float) -> Spec:
-    """Keys of series that look as in the panels: line, point, bar, band or patch."""
+    """Keys of series that look as in the panels: line, point, bar, band or patch.
+
+    Sentences, which belong to no mark, stand below them and may be as wide as the chart.
+    """
+    sentences = [key["name"] for key in keys if "colour" not in key]
+    keys = [key for key in keys if "colour" in key]
     # a name that is wider than the chart has several lines
     names = [wrap_text(key["name"], max(width, _NARROWEST_TITLE) - _KEY - 8, 8) for key in keys]
     widths = [_KEY + 8 + max(text_width(line, 8) for line in lines) for lines in names]
@@ -409,12 +414,18 @@ def _legend(keys: Sequence[Spec], width: float) -> Spec:
             left, middle = sum(across[:n]), top + _LINE / 2
             layers += _key(key, left, middle)
             for number, line in enumerate(lines):
-                # what belongs to no mark begins where marks do
-                place = {"x": left + (_KEY + 5) * ("colour" in key), "y": middle + _LINE * number}
+                place = {"x": left + _KEY + 5, "y": middle + _LINE * number}
                 name = {"text": line, "align": "left", "baseline": "middle", "fontSize": 8}
                 layers.append(_mark("text", place, **name))
         top += _LINE * max(map(len, names[start : start + columns]))
-    return {"layer": layers, "width": max(10, sum(across)), "height": top}
+    room = max(width, _NARROWEST_TITLE)
+    lines = [line for sentence in sentences for line in wrap_text(sentence, room, 8)]
+    for number, line in enumerate(lines):
+        name = {"text": line, "align": "left", "baseline": "middle", "fontSize": 8}
+        place = {"x": 0.0, "y": top + _LINE * (number + 0.5)}
+        layers.append(_mark("text", place, **name))
+    size = max(10.0, sum(across), *(text_width(line, 8) for line in lines))
+    return {"layer": layers, "width": size, "height": top + _LINE * len(lines)}
 
 
 def _key(key: Spec, left: float, middle: float) -> list[Spec]:

@@ -11,11 +11,12 @@ import pandas as pd
 
 from pathkernel_views.chart import INK, PALETTE, skip_validation
 from pathkernel_views.chart_panels import text_width
+from pathkernel_views.paths import STRONGEST
 from pathkernel_views.picture import Picture, drop_missing, field
 
-_STRONGEST = 8  # maximum number of paths in the chart
 _ROW = 34  # points from one head to the next
-_BOX = 0.29  # half the width of a head's box, where layers are 1 apart
+_PITCH = 46  # points from one layer to the next, which a phone shows in letters that can be read
+_BOX = 0.32  # half the width of a head's box, where layers are 1 apart
 _STACK = 0.55  # of a row, the lines of all paths together
 _THICKEST, _THINNEST, _GAP = 7.0, 0.5, 1.2  # points
 
@@ -42,7 +43,7 @@ def network(
     strengths = frame.groupby(switches)[strength] if switches else frame[strength]
     group = frame.groupby(switches, sort=False).ngroup() if switches else 0
     frame = frame.assign(rank=strengths.rank(method="first", ascending=False), group=group)
-    frame = frame[frame["rank"] <= _STRONGEST].sort_values(["group", "rank"])
+    frame = frame[frame["rank"] <= STRONGEST].sort_values(["group", "rank"])
     most = max(heads)
     # as thick as they are strong, and together as thick as a box has room for
     room = frame.groupby("group")[strength].transform("sum").max()
@@ -56,13 +57,13 @@ def network(
     skips = bool(picture.frame[path].astype(str).str.contains("skip").any())
     label = text_width("x" * int(picture.frame[path].astype(str).str.len().max()), 8) + 34
     # rows of heads downwards, levels from left to right, and the names of the paths at the right
-    width = 54 * len(levels) + label
-    end = (len(levels) - 0.5) + label / 54
+    width = _PITCH * len(levels) + label
+    end = (len(levels) - 0.5) + label / _PITCH
     number = {"type": "quantitative", "title": None, "axis": None}
     across = number | {"scale": alt.Scale(domain=[-0.5, end], nice=False)}
     top = -1.2 - 0.6 * skips
     down = number | {"scale": alt.Scale(domain=[top, most - 0.4], reverse=True, nice=False)}
-    ranks = alt.Scale(domain=list(range(1, _STRONGEST + 1)), range=list(PALETTE))
+    ranks = alt.Scale(domain=list(range(1, STRONGEST + 1)), range=list(PALETTE))
     colour = alt.Color(field="rank", type="ordinal", legend=None, scale=ranks)
     middle, past = (most - 1) / 2, -1.0
     counts = json.dumps([1, *heads, 1])
@@ -112,7 +113,7 @@ def network(
         y=alt.Y(field="above", **down),
         y2=alt.Y2("below"),
     )
-    name = node.mark_text(fontSize=7, aria=False).encode(
+    name = node.mark_text(fontSize=8, aria=False).encode(
         x=alt.X(field="x", **across),
         y=alt.Y(field="y", **down),
         text=alt.Text(field="name", type="nominal"),
@@ -129,7 +130,7 @@ def network(
     )
     named = alt.Chart().transform_calculate(
         text_=f"{field(path)} + ':  ' + format({field(strength)}, '.3~g')",
-        y_=f"{top + 0.8} + (datum.rank - 1) * {(most - 1.4 - top) / _STRONGEST}",
+        y_=f"{top + 0.8} + (datum.rank - 1) * {(most - 1.4 - top) / STRONGEST}",
         x_=f"{end}",
     )
     x, y = alt.X(field="x_", **across), alt.Y(field="y_", **down)
@@ -141,5 +142,5 @@ def network(
     key = key.encode(
         x=x, y=y, fill=alt.Fill(field="rank", type="ordinal", legend=None, scale=ranks)
     )
-    height = max(_ROW * (most - 0.4 - top), 13 * (_STRONGEST + 2))
+    height = max(_ROW * (most - 0.4 - top), 13 * (STRONGEST + 2))
     return picture.chart([paths, box, name, heading, texts, key], width, height, exact=True)

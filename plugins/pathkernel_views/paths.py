@@ -15,6 +15,9 @@ ROWS = 64
 KERNELS = 4
 """Maximum number of paths whose kernel a chart shows."""
 
+STRONGEST = 8
+"""Maximum number of paths that a picture of the network shows."""
+
 NUMBERS = 80_000
 """Maximum number of values in a chart, about 0.7 MB."""
 

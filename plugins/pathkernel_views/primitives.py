@@ -211,9 +211,8 @@ def _agreements(frame: pd.DataFrame, picture: Picture, x: str, y: str) -> list[s
     for same in shapes.values():
         if len(same) > 1:
             count = _COUNTS[len(same)] if len(same) < len(_COUNTS) else str(len(same))
-            numbers = [str(picture.names.index(name) + 1) for name in same]
-            listed = f"{', '.join(numbers[:-1])} and {numbers[-1]}"
-            sentences.append(f"{count} {what}s agree: {listed} of these")
+            listed = f"{', '.join(same[:-1])} and {same[-1]}"
+            sentences.append(f"{count} {what}s agree: {listed}")
     return sentences
 
 

@@ -2,6 +2,8 @@
 (() => {
   const page = JSON.parse(document.getElementById("data").textContent);
   const LARGEST = 2; // times the size in print, on the screen
+  const LETTERS = 8; // points of most letters of a chart
+  const LEGIBLE = 11; // pixels that these have at least on a narrow screen
   const PAPER = 660; // pixels of a printed page, the narrower of A4 and Letter, without margins
   const chosen = {}; // by the names of switches, which turn in all charts
 
@@ -51,10 +53,10 @@
     return make("table", {}, make("thead", {}, cells(names, "th")), body);
   };
 
-  /** Puts panels below each other, each with the axes that it shared with those beside it. */
+  /** Puts panels below each other, each with the axes that it shared; keys are above them. */
   const stack = (part) => {
     if (part.columns) part.columns = 1;
-    if (part.usermeta?.stacked) part.vconcat[part.vconcat.length - 1] = part.usermeta.stacked;
+    if (part.usermeta?.stacked) part.vconcat = [part.usermeta.stacked, ...part.vconcat.slice(0, -1)];
     for (const panel of part.vconcat ?? part.concat ?? part.layer ?? []) stack(panel);
     for (const { axis, legend } of Object.values(part.encoding ?? {})) {
       if (axis?.title === null && axis.labels === false) {
@@ -62,7 +64,7 @@
         delete axis.labels;
       }
       if (legend?.orient === "right")
-        Object.assign(legend, { orient: "bottom", direction: "horizontal", gradientLength: 110 });
+        Object.assign(legend, { orient: "top", direction: "horizontal", gradientLength: 110 });
     }
   };
 
@@ -94,7 +96,8 @@
     async embed() {
       for (const parameter of this.spec.params ?? [])
         if (parameter.bind?.options.includes(chosen[parameter.name])) parameter.value = chosen[parameter.name];
-      if (this.plot.clientWidth < 500) stack(this.spec);
+      const isNarrow = this.plot.clientWidth < 500;
+      if (isNarrow) stack(this.spec);
       const settings = { actions: false, renderer: "svg", ast: true, defaultStyle: false, bind: this.controls };
       this.view = (await vegaEmbed(this.plot, this.spec, settings)).view;
       for (const { name } of this.spec.params ?? [])
@@ -112,6 +115,8 @@
       svg.prepend(about("title", title), about("desc", description));
       svg.setAttribute("aria-label", `${title}. ${description}`);
       svg.style.maxWidth = `${svg.viewBox.baseVal.width * LARGEST}px`;
+      // what is too wide scrolls in its box
+      if (isNarrow) svg.style.minWidth = `${(svg.viewBox.baseVal.width * LEGIBLE) / LETTERS}px`;
       svg.style.setProperty("--points", `${svg.viewBox.baseVal.width}pt`);
     }
     key(event) {

@@ -9,8 +9,10 @@ import importlib.metadata
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -85,6 +87,7 @@ class _Page:
         self._charts: list[dict[str, Any]] = []
         self._tables: list[str] = []
         self._titles: list[str] = []
+        self._seen: Counter[str] = Counter()
 
     def section(self, heading: str, views: Iterable[Any]) -> None:
         """Add a section of views, and links to it and to its charts."""
@@ -141,6 +144,8 @@ class _Page:
 
     def _view(self, view: Any) -> str:
         """Return the markup of a view, or a sentence: a note, or why it cannot be drawn."""
+        if isinstance(view, Table | Chart):
+            view = self._with_own_title(view)
         try:
             if isinstance(view, Table):
                 return self._table(view)
@@ -155,6 +160,18 @@ class _Page:
         except Exception as error:  # one broken view of a plugin must not cost the page
             view = f"{view.title}: not drawn ({type(error).__name__}: {error})"
         return _Sentence(view)
+
+    def _with_own_title(self, view: Table | Chart) -> Table | Chart:
+        """Return a view with a title that no view before it has, by a number after it."""
+        title = view.title
+        self._seen[title] += 1
+        if self._seen[title] == 1:
+            return view
+        number = self._seen[title]
+        while self._seen[own := f"{title} ({number})"]:
+            number += 1
+        self._seen[own] += 1
+        return replace(view, title=own)
 
     def _chart(self, chart: Chart) -> str:
         spec = chart.specification(title=False, switches=False)

@@ -37,6 +37,8 @@ from pathkernel_views.study_tables import (
 from pathkernel_views.table import frame_of
 from pathkernel_views.titles import axis_title
 
+_ROUNDING = 1e-9  # a smaller relative range is none
+_MOST_DIGITS = 10  # that tell its ends apart
 _WIDTHS = 3  # panels of widths in a row
 _TITLES = {
     "seed": "seed",
@@ -56,7 +58,7 @@ _TITLES = {
     "component": "principal component i",
     "overlap": "overlap with the labels",
     "example_dual": "example′",
-    "kernel": "K in units of its panel",
+    "kernel": "K in the range of its panel",
 }
 
 
@@ -162,6 +164,8 @@ class StudyCharts:
             for label, temperature in _grid(self.dataset).items()
         ]
         frame, sets = pd.concat(frames, ignore_index=True), self.dataset["test_set"].values
+        # limits of some heads alone may be so low that the others could not be told apart
+        frame = frame[frame["curve"].isin(["theory", "GP limit"])]
         frame["panel"] = frame["shown"]
         if len(sets) > 1:
             order = {name: n for n, name in enumerate(sets)}
@@ -318,17 +322,19 @@ class StudyCharts:
                 kernels[name] = finite
             frames = []
             for name, kernel in kernels.items():
-                # kernels of paths differ by orders of magnitude; their diagonals stand out of each
+                # kernels of paths differ by orders of magnitude, and some are nearly uniform; their
+                # diagonals stand out of each
                 if kernel.load().isnull().all():  # not computed yet, or of several outputs
                     continue
-                unit = float(kernel.quantile(0.99))
-                if not unit > 0:
-                    continue
+                low, high = (float(end) for end in kernel.quantile([0.01, 0.99]))
                 rows, columns = np.indices(kernel.shape).reshape(2, -1) + 1
                 frame = pd.DataFrame({"example": rows, "example_dual": columns})
-                frame["kernel"] = kernel.values.ravel() / unit
-                # units differ between values of an option, which share their panels
-                heading = name if self.option else f"{name}, unit {unit:.3g}"
+                reach = high - low
+                is_uniform = not reach > _ROUNDING * max(abs(low), abs(high))
+                share = 0.5 if is_uniform else (kernel.values.ravel() - low) / reach
+                frame["kernel"] = share
+                # ends differ between values of an option, which share their panels
+                heading = name if self.option else f"{name}, {_between(low, high, is_uniform)}"
                 frames.append(frame.assign(panel=heading, seed=kernel["seed"].item()))
             if not frames:
                 raise NothingToPlot("no kernel is computed yet")
@@ -373,6 +379,16 @@ class StudyCharts:
 def _grid(dataset: xr.Dataset) -> dict[str, float]:
     """Return all temperatures of a study, by their labels."""
     return {f"T = {value:g}": float(value) for value in dataset["temperature"].values}
+
+
+def _between(low: float, high: float, is_uniform: bool) -> str:
+    """Return the ends of a scale of colours, with the digits that tell them apart."""
+    if is_uniform:
+        return f"all {high:.3g}"
+    digits = 3
+    while digits < _MOST_DIGITS and f"{low:.{digits}g}" == f"{high:.{digits}g}":
+        digits += 1
+    return f"{low:.{digits}g} to {high:.{digits}g}".replace("-", "−")
 
 
 def _few_widths(dataset: xr.Dataset, count: int = 5) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -327,7 +328,17 @@ def _caption(study: Selections, temperature: float | str | None, several: bool) 
         f"{'T: temperature. ' * (kind != 'probabilities')}"
         f"{f'Options: {options}. ' * bool(options)}"
         f"{_seeds(dataset['seed'].values)}; backend {backend}, {dtype}; {choice}."
+        f"{describe_sub_networks(dataset)}"
     )
+
+
+def describe_sub_networks(dataset: xr.Dataset) -> str:
+    """Return a caption's sentence on the heads of each sub-network, empty if there is none."""
+    parts = json_attribute(dataset.attrs, "sub_networks")
+    # "heads 1 of layer 1", as datasets have it
+    words = {name: re.sub(r"heads (\d+) of", r"head \1 of", str(parts[name])) for name in parts}
+    named = [f"{name}, {heads}" for name, heads in words.items()]
+    return f" Limits of some heads alone: {'; '.join(named)}." if named else ""
 
 
 def _seeds(seeds: Sequence[int]) -> str:
@@ -423,10 +434,13 @@ def _head_score_table(study: Selections, temperature: float | str | None) -> Tab
     across, lines = ("network", "{score_median:.3f}"), study.option or ""
     at = "; at the temperatures of the study's table" if has_temperature(study.dataset) else ""
     caption = (
-        "Weight of U on the paths through a head, or past the heads by a skip connection, where "
-        f"that of the strongest head is 1{_medians(study)}{at}."
+        "Weight of U on the paths through a head"
+        + ", or past the heads by a skip connection" * ("skip_score" in study.dataset)
+        + f", where that of the strongest head is 1{_medians(study)}{at}."
     )
-    return Table("head_scores", "Scores of heads", frame, cells, caption, across, lines, True)
+    return Table(
+        "head_scores", "Scores of heads at every width", frame, cells, caption, across, lines, True
+    )
 
 
 def finite_width_gain_table(
@@ -516,5 +530,5 @@ def choice_table(study: xr.Dataset | Selections) -> Table | None:
     across = ("test_set", f"{{{measure.name}_median:{measure.form}}}\nT = {{temperature}}")
     heading = f"{measure.heading[0].upper()}{measure.heading[1:]}{_medians(study)}"
     caption = f"{heading}, and the temperature chosen."
-    title = "Choices of the temperature"
+    title = "Scores by every choice of the temperature"
     return Table("temperature_choice", title, frame, cells, caption, across, "choice", detail=True)

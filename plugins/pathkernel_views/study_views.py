@@ -15,11 +15,17 @@ from pathkernel_datasets.variables.measures import (
     CALIBRATION_BINS,
     Measure,
     has_temperature,
+    label_kind,
     measures_of,
 )
 from pathkernel_views.chart import Chart
-from pathkernel_views.paths import KERNELS, ROWS, of_paths
-from pathkernel_views.study_tables import UNCONVERGED, study_details, study_summary
+from pathkernel_views.paths import KERNELS, ROWS, STRONGEST, of_paths
+from pathkernel_views.study_tables import (
+    UNCONVERGED,
+    describe_sub_networks,
+    study_details,
+    study_summary,
+)
 from pathkernel_views.table import Table
 from pathkernel_views.titles import axis_title
 
@@ -124,7 +130,8 @@ def study_charts(
             measure.name if x == "width" else f"{measure.name}_against_{x}",
             f"{heading} against {describe_option(x)}",
             f"{heading} on test examples against {axis}. Dashed lines are Gaussian process (GP) "
-            f"limits.{ranges(measure)}{_side_by_side(study, x)}{at * (x != 'temperature')}",
+            f"limits.{describe_sub_networks(dataset) * (x == 'width')}{ranges(measure)}"
+            f"{_side_by_side(study, x)}{at * (x != 'temperature')}",
             chart_of("against", measure, x),
         )
     if sizes["temperature"] > 1:
@@ -134,7 +141,8 @@ def study_charts(
             f"{measure.name}_at_every_temperature",
             f"{heading} against width, every temperature",
             f"{heading} on test examples against {axis_title('width')}, one panel for each "
-            f"temperature T. Dashed lines are Gaussian process (GP) limits.{ranges(measure)}",
+            "temperature T. Dashed lines are Gaussian process (GP) limits of the whole network."
+            f"{ranges(measure)}",
             chart_of("at_every_temperature", measure),
         )
     if "probability" in dataset:
@@ -146,6 +154,7 @@ def study_charts(
             "probabilities are frequencies: above it they are too small, below it too large.",
             chart_of("reliability"),
         )
+    has_seeds = sizes["seed"] > 1
     rows = min(sizes["path"], max(1, ROWS // sizes.get("output", 1)))
     charts = {
         "order_parameters": (
@@ -159,8 +168,8 @@ def study_charts(
             "The network and its strongest paths",
             "Attention paths through the heads of the layers, from the input at the left to the "
             "output at the right. A line is as thick as the weight U(π, π) of its path, printed "
-            "at the right in units of its weight in the Gaussian process (GP) limit; of more than "
-            f"eight paths the strongest are drawn.{at}",
+            "at the right in units of its weight in the Gaussian process (GP) limit."
+            f"{' The strongest paths are drawn.' * (sizes['path'] > STRONGEST)}{at}",
         ),
     }
     if "alignment" in dataset and "output" not in dataset.dims:
@@ -173,24 +182,29 @@ def study_charts(
     if "head_score" in dataset:
         charts["head_scores"] = (
             "Scores of heads",
-            "Weight of U on the paths through a head, or past the heads by a skip connection, "
-            "where that of the strongest head is 1. Bars are medians over the seeds, whiskers "
-            f"their range.{at}",
+            "Weight of U on the paths through a head"
+            + ", or past the heads by a skip connection" * ("skip_score" in dataset)
+            + ", where that of the strongest head is 1."
+            + " Bars are medians over the seeds, whiskers their range." * has_seeds
+            + at,
         )
     if "same_path_kernel" in dataset and "train_label" in dataset:
         charts["kernels"] = (
             "Kernels",
-            f"Kernels of {min(sizes['path'], KERNELS)} of {sizes['path']} paths with themselves, "
-            f"and of all paths in one, on {sizes['train_example']} training examples, sorted by "
-            "label; lines divide the classes. The unit of a panel is the 99th percentile of its "
-            f"kernel{', which headings name' * (option is None)}; larger values have the last "
-            "colour.",
+            f"Kernels of {min(sizes['path'], KERNELS)} of {sizes['path']} paths with themselves"
+            + ", and of all paths in one," * ("total_kernel" in dataset and "output" not in sizes)
+            + f" on {sizes['train_example']} training examples, sorted by label"
+            + "; lines divide the classes" * (option is None and label_kind(dataset) != "targets")
+            + ". Colours of a panel go from the 1st to the 99th percentile of its kernel"
+            + ", which its heading names" * (option is None)
+            + "; values beyond have the last colour.",
         )
     if sizes["temperature"] > 1:
         charts["temperature_choice"] = (
             "Choices of the temperature",
-            "Scores at the temperatures of each choice, medians and ranges over the seeds, and "
-            "the chosen temperatures.",
+            "Scores at the temperatures of each choice"
+            + ", medians and ranges over the seeds" * has_seeds
+            + ", and the chosen temperatures.",
         )
     for name, (title, caption) in charts.items():
         yield Chart(name, title, caption, chart_of(name))

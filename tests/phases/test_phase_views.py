@@ -5,9 +5,11 @@ import io
 import numpy as np
 import pandas as pd
 import pytest
+import xarray as xr
 from one_signal import computed, study_of
 
 from pathkernel_phases import phase_views
+from pathkernel_phases.coincidence import coincident_curves
 from pathkernel_phases.map_chart import label_places, ticks
 from pathkernel_phases.phase_map import stored_maps, stored_phase_curves
 from pathkernel_phases.results import Phases
@@ -151,16 +153,18 @@ def test_curves_are_drawn_in_order_and_told_apart_by_their_dashes(layers, curves
 def test_regions_are_named_clear_of_the_curves(layers, phases, curves):
     of_map = curves[curves["vertex_temperature"] == 0.01]
     at_map = phases.sel(temperature=0.01).isel(seed=0)[["region", "state"]].squeeze()
-    places = label_places(at_map.transpose("variance", "width"), of_map, ["variance", "width"])
+    at_map = at_map.transpose("variance", "width")
+    halves = dict.fromkeys((0, 1), np.array([0.22, 0.08]))
+    places = label_places(at_map, of_map, ["variance", "width"], halves)
     crossings = of_map.loc[of_map["kind"] == "crossing", "vertex_variance"]
     names = [rows for mark, rows in layers[0.01]["accuracy (fraction correct)"]][-1]
     assert names["text"].tolist()[0] == "silent"
-    assert names["text"].tolist()[1].startswith("in use: ")
+    assert names["text"].tolist()[1] in {"1", "2", "1-1", "1-2", "2-1", "2-2"}
     assert places[0][0] < crossings.min()
     assert places[1][0] > crossings.max()
     axes = [at_map[name].values for name in ("variance", "width")]
     half = np.array([0.3, 0.1])  # a name as wide as two thirds of the panel crosses no axis
-    wide = label_places(at_map.transpose("variance", "width"), of_map, ["variance", "width"], half)
+    wide = label_places(at_map, of_map, ["variance", "width"], dict.fromkeys((0, 1), half))
     for place in wide.values():
         shares = [np.log(p / axis[0]) / np.log(axis[-1] / axis[0]) for p, axis in zip(place, axes)]
         assert (np.array(shares) > half - 1e-9).all()
@@ -199,3 +203,38 @@ def test_maps_beyond_the_first_are_counted(study, monkeypatch):
     views = list(Phases().views(study))
     assert sum(isinstance(view, Chart) for view in views) == 1
     assert "Maps of 1 of 2 values of temperature are drawn." in views
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_names_of_regions_lie_on_no_line_where_there_is_room(number):
+    generator = np.random.default_rng(number)
+    x, y = np.geomspace(0.01, 1, 9), np.geomspace(1e-3, 10, 8)
+    border = 0.01 ** generator.uniform(0.25, 0.75)  # of two regions, upright
+    shape = 0.3 * generator.uniform(-0.2, 0.2, 30)
+    line = pd.DataFrame(
+        {"vertex_x": border * np.exp(shape), "vertex_y": np.geomspace(1e-3, 10, 30)}
+    )
+    line = line.assign(curve=0, kind="crossing")
+    regions = np.repeat((x > border)[:, None], len(y), axis=1).astype(float)
+    phases = xr.Dataset({"region": (("x", "y"), regions)}, {"x": x, "y": y})
+    halves = {region: generator.uniform([0.05, 0.03], [0.11, 0.08]) for region in (0, 1)}
+    shares = np.column_stack([np.log(line["vertex_x"] / 0.01) / np.log(100), np.linspace(0, 1, 30)])
+    for region, place in label_places(phases, line, ["x", "y"], halves).items():
+        centre = np.log(place / [0.01, 1e-3]) / np.log([100, 1e4])
+        assert (np.abs(shares - centre) > halves[region]).any(axis=1).all()
+
+
+def test_curves_that_lie_on_each_other_are_told():
+    generator = np.random.default_rng(1)
+    x = np.geomspace(0.01, 1, 12)
+    names, ranges = ("x", "y"), [(0.01, 1.0), (0.1, 10.0)]
+
+    def curve(number, x, shift):
+        return pd.DataFrame({"vertex_x": x, "vertex_y": 10 * x * shift, "seed": 0, "curve": number})
+
+    same, apart = 1 + 0.02 * generator.standard_normal(12), generator.uniform(1.6, 3.0)
+    frame = pd.concat([curve(0, x, 1.0), curve(4, x, same), curve(7, x, apart)])
+    assert coincident_curves(frame, names, ranges) == [(0, 4)]
+    part = pd.concat([curve(0, x, 1.0), curve(2, x[5:9], 1.0)])  # of fewer points, and shorter
+    assert coincident_curves(part, names, ranges) == [(0, 2)]
+    assert coincident_curves(part.assign(seed=part["curve"]), names, ranges) == []

@@ -13,10 +13,11 @@ from pathkernel_core.prediction.removed_heads import PREDICTIONS
 from pathkernel_datasets.variables.head_axis import scores_by_head
 from pathkernel_pruning.heads.order_views import order_views
 from pathkernel_pruning.heads.orders import compare_orders, orders_of, removed_heads
+from pathkernel_pruning.heads.score_table import MEANINGS, describe_orders
 from pathkernel_trained.evaluator import PathEvaluator, PathOutputs
 from pathkernel_trained.pruning_variables import PRUNING_VARIABLES
 from pathkernel_trained.pruning_views import pruning_views
-from pathkernel_trained.scores import path_gradient_scores
+from pathkernel_trained.scores import SCORES, path_gradient_scores
 from pathkernel_views.chart import Chart, NothingToPlot
 from pathkernel_views.table import Table
 
@@ -259,4 +260,34 @@ def test_the_summary_is_one_screen_and_holds_the_store(result):
     of_losses = [view for view in order_views(worse) if isinstance(view, Table)]
     assert "average\nrise" in of_losses[0].headings
     titles = [view.title for view in of_losses]
-    assert "Rise of the loss on omniglot with one head off, and scores" in titles
+    title = "Rise of the loss on omniglot with one head off, and scores"
+    assert any(own.startswith(f"{title} 1 to 5 of ") for own in titles)
+    assert len(set(titles)) == len(titles)
+
+
+def test_every_score_is_explained_and_those_of_users_are_not(result, views):
+    assert set(MEANINGS) == {score.name for score in SCORES}
+    caption = charts(views)["removed"].caption
+    assert f"greedy, {MEANINGS['greedy']}" in caption
+    assert MEANINGS["shapley"] not in caption  # which is not drawn
+    (table,) = tables(views, "orders")
+    assert all(f"{name}, {MEANINGS[name]}" in table.caption for name in ("shapley", "silenced"))
+    given = result.assign_coords(needs=("order", [""] * result.sizes["order"]))
+    assert describe_orders(given, orders_of(given)) == ""
+
+
+def test_captions_tell_what_is_drawn(result, views):
+    assert "samples" in charts(views)["scores"].caption
+    others = [name for name in result["order"].values if not name.startswith("sampled")]
+    without = charts(list(pruning_views(result.sel(order=others))))
+    assert "samples" not in without["scores"].caption
+    assert "and of the trained weights" in without["scores"].caption
+    best = "best_measured" in result
+    assert ("best set of all" in charts(views)["removed"].caption) == best
+
+
+def test_a_summary_says_which_numbers_of_heads_it_leaves_out(result, views):
+    (summary,) = tables(views, "summary")
+    counts = [heading for heading in summary.headings if heading.isdigit()]
+    left_out = len(counts) < result.sizes["removed"] - 1
+    assert (f"{len(counts)} of " in summary.caption) == left_out

@@ -354,7 +354,7 @@ def test_series_that_agree_are_told_and_ranges_without_extent_are_not_in_the_leg
     same = one[one["network"] == "theory"]
     copies = [same.assign(network=f"copy {n}") for n in range(2)]
     spec = specification(lambda: against_width(pd.concat([one, *copies])))
-    assert "three networks agree: 1, 4 and 5 of these" in texts(spec)
+    assert "three networks agree: theory, copy 0 and copy 1" in " ".join(texts(spec))
     assert not any("agree" in text for text in texts(specification(lambda: against_width(one))))
     keys = {key["name"]: key for key in spec["usermeta"]["keys"]}
     assert keys["theory"]["band"] > 0

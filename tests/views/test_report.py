@@ -5,6 +5,7 @@ import csv
 import hashlib
 import io
 import json
+import re
 import shlex
 import shutil
 from dataclasses import dataclass
@@ -218,6 +219,58 @@ def test_several_values_of_an_option_are_a_switch(tmp_path):
     assert kernels["example"].max() == 12
     panels = kernels.groupby("examples")["panel"].unique()
     assert panels.iloc[0].tolist() == panels.iloc[1].tolist()  # so that none is empty
+
+
+def test_no_two_cards_have_one_title(dataset, page, tmp_path):
+    titles = re.findall("<h3>(.*?)</h3>", page.read_text("utf-8"))
+    assert len(titles) > 10
+    assert len(set(titles)) == len(titles)
+    assert not any(title.endswith("(2)") for title in titles)  # the study's own are apart
+    generator = np.random.default_rng(3)
+    given = generator.choice(["a", "a (2)", "b"], 12).tolist()  # of plugins, which may be alike
+    frame = pd.DataFrame({"x": [1]})
+    views = [Table("t", title, frame, {"x": "{x}"}, "") for title in given]
+    out = tmp_path / "alike.html"
+    write_report(dataset, tmp_path / "study", {"one": views[:6], "other": views[6:]}, out)
+    shown = re.findall("<h3>(.*?)</h3>", out.read_text("utf-8"))
+    assert len(set(shown)) == len(shown) == len(given)
+    assert all(own.startswith(title) for own, title in zip(shown, given, strict=True))
+
+
+def test_captions_tell_what_is_drawn(dataset):
+    def captions(of_part):
+        return {chart.name: chart.caption for chart in study_charts(of_part)}
+
+    every, single = captions(dataset), captions(dataset.isel(seed=[0]))
+    assert "whiskers" in every["head_scores"]
+    assert "whiskers" not in single["head_scores"]
+    assert "skip" not in every["head_scores"]  # of a network that has none
+    assert "over the seeds" in every["temperature_choice"]
+    assert "over the seeds" not in single["temperature_choice"]
+    named = dataset.assign_attrs(sub_networks='{"some": "heads 1 of layer 1 and heads 1, 2 of 2"}')
+    told = captions(named)
+    assert "some, head 1 of layer 1 and heads 1, 2 of 2" in told["accuracy"]
+    assert "some" not in told["accuracy_against_temperature"]  # where it is not drawn
+
+
+@pytest.mark.parametrize("spread", [0.0, 1e-6, 1e-3, 0.3])
+def test_kernels_that_are_nearly_uniform_fill_their_scale(dataset, spread):
+    kernels = dataset["same_path_kernel"].load()
+    noise = np.random.default_rng(0).standard_normal(kernels.shape)
+    kernels = kernels.copy(data=0.7 + spread * noise)
+    frame = rows(spec(dataset.assign(same_path_kernel=kernels), "kernels"))
+    cells = frame[frame["panel"].str.startswith("path 1-1")]
+    values = cells.iloc[:, -12:].to_numpy(float)
+    heading = cells["panel"].iloc[0].partition(", ")[2]
+    if spread == 0:
+        assert heading == "all 0.7"
+        assert np.ptp(values) == 0
+        return
+    low, high = (float(end) for end in heading.split(" to "))
+    assert low < 0.7 < high
+    assert (values <= 0).any()
+    assert (values >= 1).any()
+    assert 0.3 < np.median(values) < 0.7
 
 
 class Markup(HTMLParser):

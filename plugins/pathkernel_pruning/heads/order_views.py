@@ -14,7 +14,7 @@ import xarray as xr
 from pathkernel_core.paths.heads import every_head, head_label
 from pathkernel_pruning.heads.measuring import refitted_order
 from pathkernel_pruning.heads.orders import RANDOM, orders_of, removed_sets
-from pathkernel_pruning.heads.score_table import score_name
+from pathkernel_pruning.heads.score_table import describe_orders, score_name
 from pathkernel_views.chart import Chart
 from pathkernel_views.table import Table, frame_of, labelled_frame
 
@@ -71,7 +71,7 @@ def order_views(
         if is_first and result.sizes["draw"] == 1:
             yield _order_table(result)
         for start in range(0, len(scored), _COLUMNS):
-            yield _head_table(part, scored[start : start + _COLUMNS])
+            yield _head_table(part, scored, start)
         if is_first:
             main = [
                 order
@@ -79,7 +79,7 @@ def order_views(
                 if order in scored
             ]
             yield _head_chart(part, "single_heads", main)
-            yield _head_chart(part, "single_heads_all", scored)
+            yield _head_chart(part, "single_heads_all", scored, ", all orders")
         yield from _correlation_tables(result.sel(test_set=[name], order=scored))
     for quantity in result["quantity"].values:
         yield from _difference_tables(mean.sel(quantity=quantity))
@@ -151,6 +151,9 @@ def _summary(part: xr.Dataset) -> Table:
     }
     cells = {"heads off:\norder": "{order}", "removed": "", f"average\n{rise}": "{average:.3f}"}
     cells |= {"average,\nrefitted": "{refitted:.3f}"} if refits else {}
+    all_counts = part.sizes["removed"] - 1
+    shown_counts = f" {len(counts)} of {all_counts} numbers of heads off are shown."
+    shown_counts *= len(counts) < all_counts
     quantity, whole = first["quantity"].item(), first["measured"].isel(order=0, removed=0).item()
     gains = "; refitted: the same with gains fitted to validation examples" * bool(refits)
     return Table(
@@ -162,7 +165,9 @@ def _summary(part: xr.Dataset) -> Table:
         f"standard errors at most {float(first['measured_error'].max()):.3f}. average {rise}: "
         f"{_loss_title(part)}, averaged over all numbers of heads off{gains}. ρ: rank correlation "
         f"of scores with the {_loss_title(part)} with one head off. random: mean of "
-        f"{part.sizes['random_order']} orders. {_BEST}: chosen on the same examples, where known.",
+        f"{part.sizes['random_order']} orders."
+        + f" {_BEST}: chosen on the same examples." * _has_best(part)
+        + shown_counts,
         across=("removed", "{measured:.3f}"),
         lines="is_order",
     )
@@ -188,11 +193,16 @@ def _removal_table(part: xr.Dataset) -> Table:
         f"On {_setting(part)}; heads of lowest score go first, standard errors are at most "
         f"{float(part['measured_error'].max()):.3f}. random: mean of {part.sizes['random_order']} "
         "orders, and ends of their central 95 %; in brackets the share of them that are at least "
-        f"as good. The {_BEST}, where it is known, is chosen on the same examples.",
+        "as good." + f" The {_BEST} is chosen on the same examples." * _has_best(part),
         across=("removed", "{measured:.3f} ({random_as_good:.0%})"),
         lines="is_random",
         detail=True,
     )
+
+
+def _has_best(part: xr.Dataset) -> bool:
+    """Whether the best set of all is known for some number of heads."""
+    return "best_measured" in part and bool(part["best_measured"].notnull().any())
 
 
 def _removal_chart(mean: xr.Dataset, name: str, orders: Sequence[str]) -> Chart:
@@ -202,9 +212,10 @@ def _removal_chart(mean: xr.Dataset, name: str, orders: Sequence[str]) -> Chart:
         _capitalise(f"{' and '.join(map(str, mean['quantity'].values))} as heads are removed")
         + f", {mean['test_set'].values[0]}" * (name.startswith("removed_all_")),
         "Mean over the test examples as heads are removed, those of lowest score first. The band "
-        f"holds 95 % of {mean.sizes['random_order']} random orders, its line is their mean; the "
-        f"{_BEST}, where it is "
-        f"known, is chosen on the same examples. {len(orders)} of {len(orders_of(mean))} orders.",
+        f"holds 95 % of {mean.sizes['random_order']} random orders, its line is their mean. "
+        + f"The {_BEST} is chosen on the same examples. " * _has_best(mean)
+        + f"{len(orders)} of {len(orders_of(mean))} orders."
+        + describe_orders(mean, orders) * (name == "removed"),
         partial(_draw_removal, mean, orders),
         detail=name != "removed",
     )
@@ -270,7 +281,7 @@ def _order_table(result: xr.Dataset) -> Table:
         pd.DataFrame(rows),
         {"order": "{order}", "heads removed": "{removed}", "heads kept": "{kept}"},
         "Heads as layer-head, those of equal scores by layer and number. Semicolons divide sets "
-        "that do not contain one another.",
+        "that do not contain one another." + describe_orders(result, orders_of(result)),
         detail=True,
     )
 
@@ -281,12 +292,13 @@ def _heads(part: xr.Dataset, orders: Sequence[str]) -> pd.DataFrame:
     return frame_of(part[names].sel(order=list(orders))).dropna(subset=["lost"])
 
 
-def _head_table(part: xr.Dataset, orders: Sequence[str]) -> Table:
-    """Losses with one head off on a test set, and some scores."""
-    lost = _loss_title(part)
+def _head_table(part: xr.Dataset, scored: Sequence[str], start: int) -> Table:
+    """Losses with one head off on a test set, and the scores that a table has room for."""
+    lost, orders = _loss_title(part), scored[start : start + _COLUMNS]
+    which = f" {start + 1} to {start + len(orders)} of {len(scored)}" * (len(scored) > _COLUMNS)
     return Table(
         "single_heads",
-        _capitalise(f"{lost} on {part['test_set'].item()} with one head off, and scores"),
+        _capitalise(f"{lost} on {part['test_set'].item()} with one head off, and scores{which}"),
         _heads(part, orders),
         {"head": "{head}", lost: "{lost:.4f} ± {lost_error:.4f}"},
         f"Heads as layer-head. ±: standard error over {_setting(part)}.",
@@ -295,14 +307,16 @@ def _head_table(part: xr.Dataset, orders: Sequence[str]) -> Table:
     )
 
 
-def _head_chart(part: xr.Dataset, name: str, orders: Sequence[str]) -> Chart:
+def _head_chart(part: xr.Dataset, name: str, orders: Sequence[str], which: str = "") -> Chart:
     """Rise of the loss with one head off, for every head, against its score."""
     return Chart(
         name,
-        _capitalise(f"{_loss_title(part)} with one head off, against scores"),
+        _capitalise(f"{_loss_title(part)} with one head off, against scores{which}"),
         f"{_capitalise(_loss_title(part))} with one head (layer-head) off, mean over "
         f"{_setting(part)}, against its score, a panel for each order, with their rank "
-        "correlation ρ (Spearman). Bars, of few heads, are one standard error.",
+        "correlation ρ (Spearman)."
+        + " Bars are one standard error." * (part.sizes["head"] <= _WITH_ERRORS)
+        + describe_orders(part, orders) * (name == "single_heads"),
         partial(_draw_heads, part, orders),
         detail=name != "single_heads",
     )

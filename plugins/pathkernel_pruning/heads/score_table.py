@@ -2,10 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import xarray as xr
+
+MEANINGS = {
+    "theory": "weight of U on the paths through a head",
+    "sampled": "the same of the mean of sampled U",
+    "silenced": "rise of the theory's error where a head's rows and columns of U are 0 and the "
+    "predictor is fitted again",
+    "restricted": "rise of the theory's error where the mean predictor loses a head's paths",
+    "re-equilibrated": "rise of the theory's error where the action is minimised again without "
+    "a head",
+    "trained": "weight of the trained network's U on the paths through a head",
+    "gradient": "size of the loss's derivative by a factor before the head, in parts of its layer",
+    "raw-gradient": "size of the loss's derivative by a factor before the head",
+    "magnitude": "norm of a head's value weights",
+    "curvature": "rise of the loss as a head's factor becomes 0, to second order",
+    "renewed-curvature": "curvature, computed again as heads go",
+    "ablation": "loss with one head off",
+    "shapley": "Shapley value: gain of a head next to those present, averaged over orders",
+    "greedy": "the head that costs least goes at every step",
+    "best-of": "the best of some random sets of each size",
+}
+"""What a score of this project is, in a clause, by its name."""
+
+
+def describe_orders(result: xr.Dataset, orders: Iterable[str]) -> str:
+    """Return a caption's sentence on the scores of some orders, empty if none is known.
+
+    Scores that a user gives, which have no ``needs``, may be anything, whatever their name.
+    """
+    needs = dict(zip(result["order"].values, result["needs"].values, strict=True))
+    names = dict.fromkeys(score_name(order) for order in orders if needs[order] != "")
+    clauses = [f"{name}, {MEANINGS[name]}" for name in names if name in MEANINGS]
+    return f" Scores: {'; '.join(clauses)}." if clauses else ""
 
 
 def score_name(order: str) -> str:
