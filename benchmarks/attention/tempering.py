@@ -34,7 +34,7 @@ from pathkernel_sampling.tempering.replicas import sweep
 from pathkernel_sampling.tempering.stages import agree, estimate, stage_evidence, temper_chains
 
 RUNS, CHAINS, SWEEPS, DRAWS = 4, 4, 500, 2000
-CLUSTERED = 8000  # draws in which modes are sought
+CLUSTERED = 4000  # draws in which modes are sought
 
 
 def by_tempering(model, seed, sweeps=SWEEPS, draws=DRAWS, chains=CHAINS, runs=1):
@@ -120,7 +120,7 @@ def compare(model, seed, inputs, sweeps=SWEEPS, draws=DRAWS):
     """Print R-hat of the runs, ESS a CPU second, masses and evidences of each method."""
     for name, run in {
         "tempering": lambda: by_tempering(model, seed, sweeps, draws, runs=RUNS),
-        "nuts": lambda: by_nuts(model, seed, 2 * sweeps, 2 * draws),
+        "nuts": lambda: by_nuts(model, seed, 2 * sweeps, draws),
     }.items():
         positions, evidences, notes, seconds = run()
         named, modes, every = quantities(model, positions, inputs)
