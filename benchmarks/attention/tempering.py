@@ -48,10 +48,8 @@ def by_tempering(model, seed, sweeps=SWEEPS, draws=DRAWS, chains=CHAINS, runs=1)
         keys = [jax.random.fold_in(of_run, chain) for chain in range(chains)]
         for chain, start in enumerate(start_chains(model, keys, sweeps)):
             ladder, target = start.stage.ladder, DomainTarget(model, start.directions)
-            key, generator = (
-                jax.random.fold_in(keys[chain], 2**31),
-                np.random.default_rng([seed, run, chain]),
-            )
+            key = jax.random.fold_in(keys[chain], 2**31)
+            generator = np.random.default_rng([seed, run, chain])
             _, rows = sweep(target, ladder, start.stage.replicas, key, generator, draws)
             now = estimate(ladder, float(start.stage.share), rows["log_ratio"], rows["position"])
             count = int(ladder.count)

@@ -332,6 +332,12 @@ def _caption(study: Selections, temperature: float | str | None, several: bool) 
     )
 
 
+def describe_head_scores(dataset: xr.Dataset) -> str:
+    """Return the beginning of a caption on what the score of a head is."""
+    past = ", or past the heads by a skip connection" * ("skip_score" in dataset)
+    return f"Weight of U on the paths through a head{past}, where that of the strongest head is 1"
+
+
 def describe_sub_networks(dataset: xr.Dataset) -> str:
     """Return a caption's sentence on the heads of each sub-network, empty if there is none."""
     parts = json_attribute(dataset.attrs, "sub_networks")
@@ -433,11 +439,7 @@ def _head_score_table(study: Selections, temperature: float | str | None) -> Tab
     cells = _option_cell(study) | {"head": "{head}"}
     across, lines = ("network", "{score_median:.3f}"), study.option or ""
     at = "; at the temperatures of the study's table" if has_temperature(study.dataset) else ""
-    caption = (
-        "Weight of U on the paths through a head"
-        + ", or past the heads by a skip connection" * ("skip_score" in study.dataset)
-        + f", where that of the strongest head is 1{_medians(study)}{at}."
-    )
+    caption = f"{describe_head_scores(study.dataset)}{_medians(study)}{at}."
     return Table(
         "head_scores", "Scores of heads at every width", frame, cells, caption, across, lines, True
     )

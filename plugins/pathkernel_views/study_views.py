@@ -22,6 +22,7 @@ from pathkernel_views.chart import Chart
 from pathkernel_views.paths import KERNELS, ROWS, STRONGEST, of_paths
 from pathkernel_views.study_tables import (
     UNCONVERGED,
+    describe_head_scores,
     describe_sub_networks,
     study_details,
     study_summary,
@@ -182,9 +183,7 @@ def study_charts(
     if "head_score" in dataset:
         charts["head_scores"] = (
             "Scores of heads",
-            "Weight of U on the paths through a head"
-            + ", or past the heads by a skip connection" * ("skip_score" in dataset)
-            + ", where that of the strongest head is 1."
+            f"{describe_head_scores(dataset)}."
             + " Bars are medians over the seeds, whiskers their range." * has_seeds
             + at,
         )

@@ -25,6 +25,8 @@ from pathkernel_datasets.errors import StudyWarning
 SUFFIX = ".npz"
 _NAME, _STUDY, _MEMBERS = "file_name", "study", "members"
 _MAGIC = 8  # bytes of the magic string and the version
+# by version, bytes of the header's length after the magic string, and NumPy's reader of both
+_HEADERS = {(1, 0): (2, "read_array_header_1_0"), (2, 0): (4, "read_array_header_2_0")}
 
 
 def write_arrays(file: Path, arrays: Mapping[str, Any], study: str) -> None:
@@ -112,9 +114,9 @@ def _array_of(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
     # the checksum is compared before NumPy parses anything: a damaged header may ask for any memory
     content = archive.read(member)
     version = np.lib.format.read_magic(io.BytesIO(content))
-    width = {(1, 0): 2, (2, 0): 4}[version]  # of the header's length, after the magic string
+    width, reader = _HEADERS[version]
     first = _MAGIC + width + int.from_bytes(content[_MAGIC : _MAGIC + width], "little")
-    shape, is_fortran, dtype = _header(content[_MAGIC:first], version)
+    shape, is_fortran, dtype = _header(content[_MAGIC:first], reader)
     # of nothing there could be any number
     if dtype.itemsize == 0 or math.prod(shape) * dtype.itemsize != len(content) - first:
         raise ValueError(f"{member.filename} is not as large as it claims")
@@ -123,7 +125,6 @@ def _array_of(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
 
 
 @functools.lru_cache(maxsize=256)  # thousands of pieces have the same few, each compiled as Python
-def _header(header: bytes, version: tuple[int, int]) -> tuple[tuple[int, ...], bool, np.dtype]:
+def _header(header: bytes, reader: str) -> tuple[tuple[int, ...], bool, np.dtype]:
     """Shape, whether the order is Fortran's, and type of an array, from its header in npy."""
-    read = {(1, 0): "read_array_header_1_0", (2, 0): "read_array_header_2_0"}[version]
-    return getattr(np.lib.format, read)(io.BytesIO(header))
+    return getattr(np.lib.format, reader)(io.BytesIO(header))
