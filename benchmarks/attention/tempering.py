@@ -24,7 +24,7 @@ from arviz_stats.base import array_stats
 import pathkernel_core as pk
 from benchmarks.attention.learned import copying, started, tell_apart
 from benchmarks.sampling.chains import mean_and_error, sample
-from pathkernel_sampling.attention.exchanges import DomainTarget
+from pathkernel_sampling.attention.exchanges import ExchangeTarget
 from pathkernel_sampling.attention.models import attention_model
 from pathkernel_sampling.attention.modes import find_modes
 from pathkernel_sampling.attention.tempered import start_chains
@@ -47,11 +47,13 @@ def by_tempering(model, seed, sweeps=SWEEPS, draws=DRAWS, chains=CHAINS, runs=1)
         of_run = jax.random.fold_in(jax.random.key(seed), run)
         keys = [jax.random.fold_in(of_run, chain) for chain in range(chains)]
         for chain, start in enumerate(start_chains(model, keys, sweeps)):
-            ladder, target = start.stage.ladder, DomainTarget(model, start.directions)
+            ladder, target = start.stage.ladder, ExchangeTarget(model, start.directions)
             key = jax.random.fold_in(keys[chain], 2**31)
             generator = np.random.default_rng([seed, run, chain])
             _, rows = sweep(target, ladder, start.stage.replicas, key, generator, draws)
-            now = estimate(ladder, float(start.stage.share), rows["log_ratio"], rows["position"])
+            now = estimate(
+                target, ladder, float(start.stage.share), rows["log_ratio"], rows["position"]
+            )
             count = int(ladder.count)
             swaps = swap_rates(rows["log_ratio"][:, :count], ladder.levels[:count])
             positions.append(rows["position"])
@@ -268,6 +270,9 @@ class NarrowMode:
 
     def log_prior(self, x):
         return -0.125 * x @ x - self.dimension * (jnp.log(2.0) + 0.5 * jnp.log(2 * jnp.pi))
+
+    def copies(self, x):
+        return x[None], jnp.zeros(1)
 
     def contains(self, x):
         return jnp.isfinite(x[0])

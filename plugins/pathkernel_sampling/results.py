@@ -308,20 +308,17 @@ class LearnedAttention(Draws):
         attend = needs_sampling("pathkernel_sampling.attention.attend")
         evidence = needs_sampling("pathkernel_sampling.chains.evidence")
         positions = run.read("unconstrained_posterior/position")
-        groups = {"random_heads": attend.random_heads(chains, self.random_heads)}
+        groups = {
+            "attention": attend.mean_attention(chains, positions),
+            "random_heads": attend.random_heads(chains, self.random_heads),
+        }
         estimate = evidence.UNKNOWN  # exchanges of heads make several modes
-        weights = np.full(len(positions), 1 / len(positions))
         if self.is_tempered:
             values = needs_sampling("pathkernel_sampling.attention.stage_values")
-            shares = needs_sampling("pathkernel_sampling.chains.weights").evidence_shares
             groups["tempering"] = values.tempering(run, chains)
             estimate = values.log_evidence(groups["tempering"])
-            weights = shares(groups["tempering"]).values
-        groups["attention"] = attend.mean_attention(chains, positions, weights)
         mode_values = needs_sampling("pathkernel_sampling.attention.mode_values")
-        groups |= mode_values.modes_and_maxima(
-            run, chains, estimate.log_evidence, weights, self.starts
-        )
+        groups |= mode_values.modes_and_maxima(run, chains, estimate.log_evidence, self.starts)
         run.finish(estimate, groups)
 
     def views(self, study: StoredStudy) -> Iterator[Table | Chart | str]:

@@ -42,8 +42,6 @@ class Predictions:
         Probabilities of the classes, of one solution of a likelihood that has them.
     probability_error : array, shape (P, classes), optional
         Error of their average over the Gaussian of the outputs.
-    weights : array, shape (D,), optional
-        Weights of the draws, all positive; by default equal.
     """
 
     means: np.ndarray
@@ -52,12 +50,11 @@ class Predictions:
     temperature: float = math.nan
     probabilities: np.ndarray | None = None
     probability_error: np.ndarray | None = None
-    weights: np.ndarray | None = None
 
     @property
     def mean(self) -> np.ndarray:
         """Mean output over the draws."""
-        return np.average(self.means, axis=0, weights=self.weights)
+        return self.means.mean(0)
 
 
 @dataclass(frozen=True)
@@ -105,11 +102,7 @@ def _log_density(predictions: Predictions) -> float:
 
     noisy = variances + temperature
     densities = -0.5 * ((labels - means) ** 2 / noisy + np.log(2 * np.pi * noisy))
-    weights = predictions.weights
-    if weights is None:
-        return float((logsumexp(densities, axis=0) - np.log(len(means))).mean())
-    logs = np.log(weights / weights.sum()).reshape(-1, *[1] * (means.ndim - 1))
-    return float(logsumexp(densities + logs, axis=0).mean())
+    return float((logsumexp(densities, axis=0) - np.log(len(means))).mean())
 
 
 CALIBRATION_BINS = 10

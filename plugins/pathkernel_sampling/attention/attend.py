@@ -178,9 +178,7 @@ def _form(settings: LearnedAttention, heads: int, width: int) -> Layer:
     return AttentionProduct(np.zeros((heads, width, width)), 1 / width)
 
 
-def mean_attention(
-    chains: AttentionChains, positions: np.ndarray, weights: np.ndarray
-) -> xr.Dataset:
+def mean_attention(chains: AttentionChains, positions: np.ndarray) -> xr.Dataset:
     """Mean over draws of the attention of each head to each token of some test examples.
 
     Heads of a layer are in the order of their scores in each draw.
@@ -189,23 +187,20 @@ def mean_attention(
     ----------
     chains : AttentionChains
     positions : array, shape (chain, draw, dimension)
-    weights : array, shape (chain,)
-        Weights of the chains.
     """
     posterior, flat = chains.attention, positions.reshape(-1, positions.shape[-1])
     step = max(1, len(flat) // _DRAWS)
-    of_draws = np.repeat(weights, positions.shape[1])[::step]
     inputs = chains.test_inputs[0][:SHOWN]
-    total = 0.0
-    for position, weight in zip(flat[::step], of_draws / of_draws.sum()):
+    total, chosen = 0.0, flat[::step]
+    for position in chosen:
         matrix = np.asarray(_order_parameter(chains.model, position))
         omegas = chains.attention_at(position, inputs, orders_of_heads(posterior, matrix))
         by_head = np.concatenate([omega.mean(axis=3) for omega in omegas], axis=1)
-        total = total + weight * by_head
+        total = total + by_head
     heads = every_head(posterior.network.heads)
     first = next(iter(chains.point.data.realisation.test_sets))
     return label_arrays(
-        {"attention": np.swapaxes(total, 0, 1)},
+        {"attention": np.swapaxes(total / len(chosen), 0, 1)},
         [
             Variable(
                 "attention",

@@ -2,20 +2,27 @@
 
 Heads of a layer that are learned may change places. So may the G rows of queries and keys of a
 head, and each may change its sign, in both at once. The posterior therefore has many copies of each
-mode. A sampler of modes draws from one of them: from the domain where
+mode, as many as the group has elements: H! (2^G G!)^H in each layer. A sampler of modes needs one.
+
+A mixture g fitted to one copy of each mode is averaged over the group where that is small,
+q(x) = Σ_P g(Px) π(x)/π(Px) / C, with the prior π, whose ratio is the volume that an exchange
+changes: heads mix Bartlett's coordinates of U. Where the group is large, a domain has one copy:
 
 * heads of a layer have descending numbers t_h along a direction u: t = v·u of key vectors, W·u of
   products, and |Bu|² of the stacked queries and keys B = (Q/σ_Q, K/σ_K), shape (G, 2N_0);
 * the rows of each B have descending numbers Bu, none of them negative.
 
-The number of copies is the order of the group, H! (2^G G!)^H in each layer. Directions along which
-heads differ most keep modes off the boundary; any direction is right.
+A wall of the domain may cut through a mode, which an average does not. Directions along which heads
+differ most keep modes off the walls; any direction is right.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,10 +34,36 @@ from pathkernel_sampling.attention.models import JointModel
 from pathkernel_sampling.models.likelihood import pytree
 from pathkernel_sampling.models.models import OrderParameterModel
 
+MOST_COPIES = 24
+"""Number of exchanges up to which a mixture is averaged over them."""
+
+
+class Exchanges(NamedTuple):
+    """Exchanges over which a mixture is averaged; the first changes nothing.
+
+    Attributes
+    ----------
+    orders : list of tuples
+        Heads of each layer, numbered from 0, in their new order, for each different order.
+    of_copy : array, shape (C,)
+        Which of them an exchange has.
+    entries, signs : arrays, shape (C, n)
+        The parameters of attention that an exchange takes, and their signs.
+    with_heads, with_rows : bool
+        Whether heads change places, and rows places and signs: the domain orders all others.
+    """
+
+    orders: list[tuple[tuple[int, ...], ...]]
+    of_copy: np.ndarray
+    entries: np.ndarray
+    signs: np.ndarray
+    with_heads: bool
+    with_rows: bool
+
 
 @pytree(("model", "directions"))
-class DomainTarget:
-    """Posterior of order parameters and attention, on one of the domains that exchanges map.
+class ExchangeTarget:
+    """Posterior of order parameters and attention, and the exchanges that leave it as it is.
 
     Parameters
     ----------
@@ -48,32 +81,65 @@ class DomainTarget:
         """Number of coordinates."""
         return self.model.dimension
 
+    @property
+    def exchanges(self) -> Exchanges:
+        """Exchanges over which a mixture is averaged."""
+        posterior = self.model.posterior
+        layers = [
+            (number, tuple(map(tuple, heads.reshape(len(heads), -1))), heads.shape[1:-1])
+            for number, heads in _learned_layers(posterior)
+        ]
+        return _exchanges(
+            tuple(layers), tuple(layer.n_heads for layer in posterior.layers), posterior.dimension
+        )
+
     def log_density(self, x: jax.Array) -> jax.Array:
         """Log of prior times likelihood at x (dimension,)."""
         return self.model.log_density(x)
 
+    def copies(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Return the copies (C, dimension) of x, itself first, and the logs (C,) of their volumes.
+
+        A volume is that of the image of a small region around x, over that of the region.
+        """
+        beside, (orders, of_copy, entries, signs, *_) = self.model.beside, self.exchanges
+        weights, attention = x[: beside.dimension], self.model.attention(x)
+        exchanged = [
+            weights if number == 0 else exchange_heads(beside, weights, order)
+            for number, order in enumerate(orders)
+        ]
+        log_priors = jnp.stack([beside.log_prior(y) for y in exchanged])
+        positions = jnp.concatenate([jnp.stack(exchanged)[of_copy], signs * attention[entries]], 1)
+        return positions, (log_priors[0] - log_priors)[of_copy]
+
     def contains(self, x: jax.Array) -> jax.Array:
-        """Whether x (dimension,) is in the domain."""
+        """Whether x (dimension,) is in the domain: all, if a mixture is averaged over all."""
+        _, _, _, _, with_heads, with_rows = self.exchanges
         attention, inside = self.model.attention(x), jnp.asarray(True)
         for (_, heads), u in zip(_learned_layers(self.model.posterior), self.directions):
             along = attention[heads] @ u
             if along.ndim == 2:  # rows of queries and keys
-                inside &= (along[:, -1] >= 0).all() & (along[:, 1:] <= along[:, :-1]).all()
+                in_order = (along[:, -1] >= 0).all() & (along[:, 1:] <= along[:, :-1]).all()
+                inside &= with_rows | in_order
                 along = jnp.sum(along**2, axis=1)
-            inside &= (along[1:] <= along[:-1]).all()
+            inside &= with_heads | (along[1:] <= along[:-1]).all()
         return inside
 
     @property
     def log_copies(self) -> float:
         """Log of the number of domains, each with the same integral."""
-        total = 0.0
-        for _, heads in _learned_layers(self.model.posterior):
-            count, rows = len(heads), heads.shape[1] if heads.ndim == 3 else 0
-            total += math.lgamma(count + 1) + count * (rows * math.log(2) + math.lgamma(rows + 1))
-        return total
+        _, _, _, _, with_heads, with_rows = self.exchanges
+        shapes = [heads.shape[:-1] for _, heads in _learned_layers(self.model.posterior)]
+        of_heads = sum(math.lgamma(shape[0] + 1) for shape in shapes)
+        of_rows = sum(
+            shape[0] * (shape[1] * math.log(2) + math.lgamma(shape[1] + 1))
+            for shape in shapes
+            if len(shape) == 2
+        )
+        return (0.0 if with_heads else of_heads) + (0.0 if with_rows else of_rows)
 
     def reduce(self, x: np.ndarray) -> np.ndarray:
-        """Copy of x (dimension,) in the domain: its heads and rows in order."""
+        """Copy of x (dimension,) with heads and rows in order along the directions."""
         model = self.model
         posterior, beside = model.posterior, model.dimension - model.posterior.dimension
         attention = np.array(x[beside:])
@@ -88,7 +154,7 @@ class DomainTarget:
                 along = np.sum(along**2, axis=1)
             orders[number] = np.argsort(-along)
             attention[heads] = entries[orders[number]]
-        weights = exchange_heads(model.beside, x[:beside], orders)
+        weights = np.asarray(_exchange_heads(model.beside, x[:beside], orders))
         return np.concatenate([weights, attention])
 
 
@@ -111,9 +177,56 @@ def find_directions(posterior: AttentionPosterior, draws: np.ndarray) -> list[np
     return directions
 
 
+@lru_cache(maxsize=64)
+def _exchanges(
+    layers: tuple[tuple[int, tuple[tuple[int, ...], ...], tuple[int, ...]], ...],
+    heads: tuple[int, ...],
+    dimension: int,
+) -> Exchanges:
+    """Exchanges of learned layers: number, entries of each head, and its rows; heads of all."""
+    of_heads = [list(itertools.permutations(range(len(entries)))) for _, entries, _ in layers]
+    of_rows = [
+        [
+            (rows, signs)
+            for rows in itertools.permutations(range(shape[0]))
+            for signs in itertools.product((1.0, -1.0), repeat=shape[0])
+        ]
+        for _, entries, shape in layers
+        if shape
+        for _ in entries
+    ]
+    head_count, row_count = (math.prod(map(len, choices)) for choices in (of_heads, of_rows))
+    with_heads = head_count <= MOST_COPIES
+    with_rows = with_heads and head_count * row_count <= MOST_COPIES
+    orders, of_copy, taken, all_signs = [], [], [], []
+    for number, order in enumerate(itertools.product(*(of_heads if with_heads else []))):
+        of_layers = [tuple(range(count)) for count in heads]
+        for (layer, _, _), of_layer in zip(layers, order):
+            of_layers[layer] = of_layer
+        orders.append(tuple(of_layers))
+        for rows in itertools.product(*(of_rows if with_rows else [])):
+            entries, signs, turns = np.arange(dimension), np.ones(dimension), iter(rows)
+            for layer, of_layer, shape in layers:
+                arrays = np.array(of_layer)
+                moved, turned = arrays[list(of_layers[layer])], np.ones(arrays.shape)
+                if shape and with_rows:
+                    for head in range(len(arrays)):
+                        places, flips = next(turns)
+                        blocks = moved[head].reshape(shape[0], -1)
+                        moved[head] = blocks[list(places)].reshape(-1)
+                        turned[head] = np.repeat(flips, blocks.shape[1])
+                entries[arrays], signs[arrays] = moved, turned
+            of_copy.append(number)
+            taken.append(entries)
+            all_signs.append(signs)
+    return Exchanges(
+        orders, np.array(of_copy), np.array(taken), np.array(all_signs), with_heads, with_rows
+    )
+
+
 def exchange_heads(
-    model: OrderParameterModel, x: np.ndarray, orders: Sequence[np.ndarray]
-) -> np.ndarray:
+    model: OrderParameterModel, x: jax.Array, orders: Sequence[Sequence[int] | np.ndarray]
+) -> jax.Array:
     """Coordinates of U with the heads of each layer in another order.
 
     With F_ℓ = σ_ℓ (1 ⊗ F_{ℓ+1}) A_ℓ / √N_ℓ, blocks of rows of A_ℓ change places, and the rotation
@@ -123,41 +236,41 @@ def exchange_heads(
     ----------
     model : OrderParameterModel
     x : array, shape (dimension,)
-    orders : sequence of arrays
+    orders : sequence of sequences
         Heads of each layer, numbered from 0, in their new order.
     """
-    degrees, rates = np.asarray(model.degrees), np.asarray(model.rates)
-    on_diagonal = degrees > 0
-    entries = np.where(on_diagonal, np.sqrt(degrees) * np.exp(rates * x), x)
-    exchanged, rotation = np.array(entries), None
+    on_diagonal = model.degrees > 0
+    degrees, rates = jnp.where(on_diagonal, model.degrees, 1.0), model.rates
+    entries = jnp.where(on_diagonal, jnp.sqrt(degrees) * jnp.exp(rates * x), x)
     # the readout, which has no heads, is the last level
-    for level, order, repeat in zip(
-        model.levels[-2::-1], reversed(orders), np.asarray(model.repeats)[-2::-1]
-    ):
-        matrix = np.array(lower_trapezoid(entries[level.part], level, repeat))
+    exchanged, rotation = {model.levels[-1].start: entries[model.levels[-1].part]}, None
+    for level, order, repeat in zip(model.levels[-2::-1], reversed(orders), model.repeats[-2::-1]):
+        matrix = lower_trapezoid(entries[level.part], level, repeat)
         blocks = matrix.reshape(level.steps, -1, level.columns)
         if rotation is not None:
             blocks = rotation @ blocks
         skip = bool(level.shared)
-        blocks = np.concatenate([blocks[:skip], blocks[skip:][order]])
+        blocks = jnp.concatenate([blocks[:skip], blocks[skip:][jnp.asarray(order)]])
         matrix, shared = blocks.reshape(matrix.shape), level.shared
-        turn = np.eye(level.columns)
+        turn = jnp.eye(level.columns)
         if shared and rotation is not None:
-            turn[:shared, :shared] = rotation
-        turn[shared:, shared:] = _triangular_turn(matrix[shared:, shared:])
-        lower = matrix @ turn.T
-        exchanged[level.part] = lower[level.free]
+            turn = turn.at[:shared, :shared].set(rotation)
+        turn = turn.at[shared:, shared:].set(_triangular_turn(matrix[shared:, shared:]))
+        exchanged[level.start] = (matrix @ turn.T)[level.free]
         rotation = turn
-    result = exchanged.copy()
-    k = degrees[on_diagonal]
-    result[on_diagonal] = np.log(exchanged[on_diagonal] / np.sqrt(k)) / rates[on_diagonal]
-    return result
+    in_order = jnp.concatenate([exchanged[start] for start in sorted(exchanged)])
+    scaled = jnp.where(on_diagonal, in_order / jnp.sqrt(degrees), 1.0)
+    return jnp.where(on_diagonal, jnp.log(scaled) / jnp.where(on_diagonal, rates, 1.0), in_order)
 
 
-def _triangular_turn(matrix: np.ndarray) -> np.ndarray:
+_exchange_heads = jax.jit(exchange_heads)
+
+
+def _triangular_turn(matrix: jax.Array) -> jax.Array:
     """Rotation R with M Rᵀ lower trapezoidal, its diagonal positive."""
-    q, upper = np.linalg.qr(matrix.T)
-    return (q * np.where(np.diagonal(upper) < 0, -1.0, 1.0)).T
+    # of the first rows, as many as there are columns: of a wide matrix there is no derivative
+    q, upper = jnp.linalg.qr(matrix[: matrix.shape[1]].T)
+    return (q * jnp.where(jnp.diagonal(upper) < 0, -1.0, 1.0)).T
 
 
 def _learned_layers(posterior: AttentionPosterior) -> Iterator[tuple[int, np.ndarray]]:

@@ -15,7 +15,6 @@ import xarray as xr
 from pathkernel_core.system.text import number
 from pathkernel_datasets.results.draws import runs
 from pathkernel_datasets.results.stored_study import StoredStudy
-from pathkernel_sampling.chains.weights import chain_weights
 from pathkernel_sampling.draws.sampled import Run
 from pathkernel_views.chart import Chart
 from pathkernel_views.primitives import lines
@@ -37,7 +36,7 @@ _LABELS = {
     "high": "mass plus its error",
 }
 _LOGARITHMIC = ("width", "temperature", "examples")
-_MASSES = ("kind", "chains", "weights")
+_MASSES = ("kind", "chains")
 _POINT = ("width", "temperature", "seed", "form", "sampler", "method")
 
 
@@ -99,7 +98,7 @@ def mass_views(
 def _masses(
     study: StoredStudy, result: str, seed: int | None, temperature: float | None
 ) -> pd.DataFrame:
-    """Rows of points and kinds, with the mass in each chain and the weights of the chains."""
+    """Rows of points and kinds, with the mass in each chain."""
     option, rows = next(iter(study.identity.get("sweep", ())), None), []
     for single in study.singles:
         for name in runs(single, result):
@@ -115,10 +114,8 @@ def _masses(
             if option:
                 point = {option: single.identity["options"][option]} | point
             modes = run.draws["modes"].to_dataset()[["name", "mass_of_chain", "head"]].load()
-            weights = chain_weights(run.draws).values
             rows += [
-                {**point, "kind": kind, "chains": chains, "weights": weights}
-                for kind, chains in _kinds(modes).items()
+                {**point, "kind": kind, "chains": chains} for kind, chains in _kinds(modes).items()
             ]
     return _with_zeros(pd.DataFrame(rows))
 
@@ -146,10 +143,9 @@ def _with_zeros(masses: pd.DataFrame) -> pd.DataFrame:
     point = [name for name in masses if name not in _MASSES]
     rows = []
     for values, group in masses.groupby(point, sort=False, dropna=False):
-        of_kind, weights = dict(zip(group["kind"], group["chains"])), group["weights"].iloc[0]
+        of_kind, without = dict(zip(group["kind"], group["chains"])), 0 * group["chains"].iloc[0]
         for kind in masses["kind"].unique():
-            chains = of_kind.get(kind, np.zeros(len(weights)))
-            rows.append([*values, kind, chains, weights])
+            rows.append([*values, kind, of_kind.get(kind, without)])
     return pd.DataFrame(rows, columns=[*point, *_MASSES])
 
 
@@ -178,8 +174,8 @@ def _word(name: str) -> str:
 
 
 def _frame(masses: pd.DataFrame) -> pd.DataFrame:
-    means, errors = zip(*map(_mean_and_error, masses["chains"], masses["weights"]))
-    frame = masses.drop(columns=["chains", "weights"]).assign(
+    means, errors = zip(*map(_mean_and_error, masses["chains"]))
+    frame = masses.drop(columns="chains").assign(
         mass=means,
         mass_error=errors,
         smallest=masses["chains"].map(np.min),
@@ -189,12 +185,11 @@ def _frame(masses: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(low=frame["mass"] - width, high=frame["mass"] + width)
 
 
-def _mean_and_error(chains: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
-    """Weighted mean over chains, and its standard error, NaN of a single chain."""
-    mean, count = float(weights @ chains), len(chains)
-    if count == 1:
-        return mean, math.nan
-    return mean, float(np.sqrt(count / (count - 1) * np.sum((weights * (chains - mean)) ** 2)))
+def _mean_and_error(chains: np.ndarray) -> tuple[float, float]:
+    """Mean over chains, and its standard error, NaN of a single chain."""
+    count = len(chains)
+    error = float(chains.std(ddof=1) / np.sqrt(count)) if count > 1 else math.nan
+    return float(chains.mean()), error
 
 
 def _parts(masses: pd.DataFrame, panels: list[str]) -> Iterator[pd.DataFrame]:
@@ -214,8 +209,7 @@ def crossings(masses: pd.DataFrame, along: str, panels: list[str]) -> Iterator[s
     Parameters
     ----------
     masses : pandas.DataFrame
-        Rows of one setting, with columns ``kind``, ``chains``, the mass in each chain, and
-        ``weights``, those of the chains.
+        Rows of one setting, with columns ``kind``, ``chains``, the mass in each chain.
     along : str
         Column of the parameter.
     panels : list of str
@@ -256,17 +250,18 @@ def _log_ratios(
     """
     ratios = []
     for value, rows in masses.groupby(along):
-        of_kind, weights = rows.set_index("kind")["chains"], rows["weights"].iloc[0]
+        of_kind = rows.set_index("kind")["chains"]
         first, second = of_kind[one], of_kind[other]
-        both, ends = weights @ (first + second), [weights @ first, weights @ second]
+        ends = first.mean(), second.mean()
         if not any(ends):
             continue
         if not all(ends):
             ratios.append((value, math.copysign(math.inf, ends[0] - ends[1]), math.nan))
             continue
+        both = sum(ends)
         share = ends[0] / both
         # of the share of the first in both, by linear propagation from the chains
-        _, error = _mean_and_error((first - share * (first + second)) / both, weights)
+        _, error = _mean_and_error((first - share * (first + second)) / both)
         ratios.append((value, float(np.log(ends[0] / ends[1])), error / (share * (1 - share))))
     return ratios
 

@@ -30,7 +30,6 @@ def modes_and_maxima(
     run: SampleRun,
     chains: AttentionChains,
     log_evidence: float,
-    weights: np.ndarray,
     starts: int,
 ) -> dict[str, xr.Dataset]:
     """Modes of the draws, and maxima of the posterior density of attention from many starts.
@@ -42,8 +41,6 @@ def modes_and_maxima(
     chains : AttentionChains
     log_evidence : float
         Of all modes, in nats; NaN if unknown.
-    weights : array, shape (chain,)
-        Weights of the chains.
     starts : int
         Draws from the prior at which ascents start; without any there are no maxima.
     """
@@ -53,8 +50,8 @@ def modes_and_maxima(
     count, draws, dimension = positions.shape
     chosen = chosen_draws(draws, count)
     flat = positions[:, chosen].reshape(-1, dimension)
-    modes = find_modes(_attention(chains, [chains.layers_at(x) for x in flat]), count, weights)
-    groups = {"modes": _mode_values(run, chains, modes, chosen, weights, log_evidence)}
+    modes = find_modes(_attention(chains, [chains.layers_at(x) for x in flat]), count)
+    groups = {"modes": _mode_values(run, chains, modes, chosen, log_evidence)}
     if starts:
         groups["maxima"] = _maxima(chains, modes, starts)
     return groups
@@ -75,7 +72,6 @@ def _mode_values(
     chains: AttentionChains,
     modes: AttentionModes,
     chosen: slice,
-    weights: np.ndarray,
     log_evidence: float,
 ) -> xr.Dataset:
     data, point = chains.point.data, chains.point
@@ -84,7 +80,6 @@ def _mode_values(
         run.read(f"predictions/predictor_{moment}")[:, chosen] for moment in ("mean", "variance")
     )
     values = np.empty((len(measures), len(modes.names), len(data.test_sets)))
-    of_draws = np.broadcast_to(weights[:, None], modes.labels.shape)
     for mode in range(len(modes.names)):
         is_in = modes.labels == mode
         for number, (_, labels) in enumerate(data.test_sets.values()):
@@ -95,7 +90,6 @@ def _mode_values(
                 labels,
                 variances[is_in][:, number, examples],
                 point.point.temperature,
-                weights=of_draws[is_in],
             )
             values[:, mode, number] = [measure.function(predictions) for measure in measures]
     inputs = chains.test_inputs[0]

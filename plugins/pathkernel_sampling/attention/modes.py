@@ -45,7 +45,7 @@ class AttentionModes:
     names : list of str
         What the heads of each mode attend to: a position, content, or nothing in particular.
     masses, errors : arrays, shape (mode,)
-        Share of the draws, by the weights of the chains, and its Monte-Carlo error.
+        Share of the draws, and its Monte-Carlo error.
     by_chain : array, shape (chain, mode)
         Share of the draws of each chain.
     attention : array, shape (mode, H, examples, M)
@@ -90,9 +90,7 @@ def chosen_draws(draws: int, chains: int) -> slice:
     return slice(None, None, -(-draws * chains // _DRAWS))
 
 
-def find_modes(
-    heads: HeadAttention, chains: int, weights: np.ndarray | None = None
-) -> AttentionModes:
+def find_modes(heads: HeadAttention, chains: int) -> AttentionModes:
     """Find modes of draws by what their heads attend to.
 
     Parameters
@@ -101,10 +99,7 @@ def find_modes(
         Attention of each layer in every draw, chain after chain.
     chains : int
         Number of chains.
-    weights : array, shape (chain,), optional
-        Of the chains, such as shares of their evidences; by default equal.
     """
-    weights = np.full(chains, 1 / chains) if weights is None else weights
     directions = [_leading_direction(of_layer) for of_layer in heads]
     ordered = _order_heads(heads, directions)
     flat = ordered.reshape(len(ordered), -1)
@@ -120,9 +115,8 @@ def find_modes(
     groups = merge_components(np.exp(logs - logsumexp(logs, axis=1, keepdims=True)))
     labels = groups[logs.argmax(1)]
     # by decreasing mass; a group without draws counts as the last
-    of_draws = np.repeat(weights, len(labels) // chains)
     used = np.unique(labels)
-    sizes = np.bincount(labels, of_draws)[used]
+    sizes = np.bincount(labels)[used]
     by_mass = used[np.argsort(-sizes, kind="stable")]
     place = np.full(logs.shape[1], len(by_mass) - 1)
     place[by_mass] = np.arange(len(by_mass))
@@ -133,25 +127,15 @@ def find_modes(
     near = _FAR * float(np.quantile(neighbours.min(1), 0.99)) if len(flat) > 1 else 0.0
     is_in = labels[..., None] == np.arange(len(by_mass))  # (chain, draw, mode)
     by_chain = is_in.mean(1)
-    masses = np.minimum(weights @ by_chain, 1.0)  # which rounding may exceed
-    by_mode = is_in.reshape(-1, len(by_mass)).T
-    parts = [ordered[of_mode] for of_mode in by_mode]
+    masses = is_in.mean((0, 1))
+    parts = [ordered[of_mode] for of_mode in is_in.reshape(-1, len(by_mass)).T]
     return AttentionModes(
         labels=labels,
-        names=_number_names(
-            [_name(part, of_draws[of_mode]) for part, of_mode in zip(parts, by_mode)]
-        ),
+        names=_number_names([_name(part) for part in parts]),
         masses=masses,
-        errors=np.array(
-            [_error(is_in[..., mode], mass, weights) for mode, mass in enumerate(masses)]
-        ),
+        errors=np.array([_error(is_in[..., mode]) for mode in range(len(masses))]),
         by_chain=by_chain,
-        attention=np.stack(
-            [
-                np.average(part, axis=0, weights=of_draws[of_mode])
-                for part, of_mode in zip(parts, by_mode)
-            ]
-        ),
+        attention=np.stack([part.mean(0) for part in parts]),
         space=AttentionSpace(directions, centre, axes, components, place[groups], flat, near),
     )
 
@@ -224,22 +208,18 @@ def _log_components(scores: np.ndarray, components: tuple[np.ndarray, ...]) -> n
     return np.stack([log + log_gaussian(scores, *rest) for log, *rest in parts], axis=1)
 
 
-def _error(is_in: np.ndarray, mass: float, weights: np.ndarray) -> float:
+def _error(is_in: np.ndarray) -> float:
     """Monte-Carlo error of the mass of a mode, from draws (chain, draw) that are in it or not."""
-    size = float(array_stats.ess(is_in.astype(float), method="mean"))
-    size /= len(weights) * np.sum(weights**2)  # of chains with these weights
+    size, mass = float(array_stats.ess(is_in.astype(float), method="mean")), is_in.mean()
     return float(np.sqrt(mass * (1 - mass) / size)) if size > 0 else float("nan")
 
 
-def _name(attention: np.ndarray, weights: np.ndarray) -> str:
-    """What heads attend to in draws of a mode, (draw, H, examples, M); positions from 1.
-
-    Draws have weights (draw,).
-    """
+def _name(attention: np.ndarray) -> str:
+    """What heads attend to in draws of a mode, (draw, H, examples, M); positions from 1."""
     tokens = attention.shape[3]
     entropy = -np.sum(attention * np.log(np.maximum(attention, 1e-300)), axis=3)
-    attended = np.exp(np.average(entropy.mean(2), axis=0, weights=weights))
-    by_token = np.average(attention.mean(2), axis=0, weights=weights)  # (H, M)
+    attended = np.exp(entropy.mean((0, 2)))
+    by_token = attention.mean((0, 2))  # (H, M)
     names = []
     for of_head, number in zip(by_token, attended):
         if of_head.max() >= _FOCUSED:

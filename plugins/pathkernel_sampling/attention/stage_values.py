@@ -7,7 +7,7 @@ import xarray as xr
 
 from pathkernel_core.contracts.analysis import Variable
 from pathkernel_datasets.variables.labelling import coordinate, label_arrays
-from pathkernel_sampling.attention.exchanges import DomainTarget
+from pathkernel_sampling.attention.exchanges import ExchangeTarget
 from pathkernel_sampling.attention.tempered import TemperedChains, start_of_arrays
 from pathkernel_sampling.chains.evidence import Evidence
 from pathkernel_sampling.chains.store import SampleRun
@@ -45,17 +45,17 @@ def tempering(run: SampleRun, chains: TemperedChains) -> xr.Dataset:
     for chain, arrays in enumerate(run.states()):
         start = start_of_arrays(arrays)
         ladder, before = start.stage.ladder, start.stage.before
-        log_copies = DomainTarget(chains.model, start.directions).log_copies
+        target = ExchangeTarget(chains.model, start.directions)
         count = int(ladder.count)
         swaps = swap_rates(log_ratio[chain][:, :count], ladder.levels[:count])
         share = float(start.stage.share)
-        now = estimate(ladder, share, log_ratio[chain], positions[chain])
+        now = estimate(target, ladder, share, log_ratio[chain], positions[chain])
         row = {
             "levels": count,
             "stages": int(start.stage.number),
             "smallest_swap": swaps.min(),
             "mean_swap": swaps.mean(),
-            "log_evidence": np.array([before.log_evidence, now.log_evidence]) + log_copies,
+            "log_evidence": np.array([before.log_evidence, now.log_evidence]) + target.log_copies,
             "log_evidence_error": np.array([before.error, now.error]),
             "mass_difference": np.abs(now.masses - before.masses).max(),
             "agrees": agree(before, now),
@@ -82,9 +82,7 @@ def log_evidence(tempering: xr.Dataset) -> Evidence:
     count = len(values)
     stated = float(np.sqrt(np.sum(errors**2)) / count)
     spread = float(values.std(ddof=1) / np.sqrt(count)) if count > 1 else 0.0
-    largest = values.max()
-    mean = float(largest + np.log(np.mean(np.exp(values - largest))))
-    return Evidence(mean, max(stated, spread))
+    return Evidence(float(values.mean()), max(stated, spread))
 
 
 def warnings(tempering: xr.Dataset) -> list[str]:

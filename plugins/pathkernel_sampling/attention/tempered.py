@@ -18,7 +18,7 @@ from pathkernel_datasets.errors import StudyError
 from pathkernel_datasets.results.point import Point
 from pathkernel_datasets.results.stored_study import StoredStudy
 from pathkernel_sampling.attention.attend import AttentionChains, attention_chains
-from pathkernel_sampling.attention.exchanges import DomainTarget, find_directions
+from pathkernel_sampling.attention.exchanges import ExchangeTarget, find_directions
 from pathkernel_sampling.attention.models import JointModel
 from pathkernel_sampling.chains import chain as nuts
 from pathkernel_sampling.chains.ensemble import ForEach, State
@@ -78,11 +78,11 @@ def run_pilot(
 
 def domain_of_pilots(
     model: JointModel, pilots: Sequence[np.ndarray]
-) -> tuple[DomainTarget, np.ndarray]:
+) -> tuple[ExchangeTarget, np.ndarray]:
     """Choose the domain of a posterior by draws of pilots, and take all of them to it, (n, d)."""
     pilot = np.concatenate(pilots)
     beside = model.dimension - model.posterior.dimension
-    target = DomainTarget(model, find_directions(model.posterior, pilot[:, beside:]))
+    target = ExchangeTarget(model, find_directions(model.posterior, pilot[:, beside:]))
     return target, np.stack([target.reduce(x) for x in pilot])
 
 
@@ -141,6 +141,7 @@ class TemperedChains(AttentionChains):
 
         each = (1 - self.share_alone) / MOST_STAGES
         temper(
+            target,
             pilot,
             run,
             generator_of(_stages_key(self.key(0, 0))),
@@ -156,7 +157,7 @@ class TemperedChains(AttentionChains):
         shared, directions = named_tuple(Plan, plan), directions_of_arrays(state)
         before = start_of_arrays(state).stage.ladder if "number" in state else None
         stage, positions = run_stage(
-            DomainTarget(self.model, directions),
+            ExchangeTarget(self.model, directions),
             shared,
             before,
             _stages_key(self.key(chain, 0)),
@@ -170,7 +171,7 @@ class TemperedChains(AttentionChains):
         """Draw some rounds of a chain: its state, its draws, and the predictions of each round."""
         assert isinstance(self.model, JointModel)
         start, blocks, predictions = start_of_arrays(arrays), [], []
-        target, stage = DomainTarget(self.model, start.directions), start.stage
+        target, stage = ExchangeTarget(self.model, start.directions), start.stage
         replicas = stage.replicas
         for index in range(first, first + rounds):
             key = self.key(chain, index + 1)

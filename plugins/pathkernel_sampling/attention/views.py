@@ -16,7 +16,6 @@ from pathkernel_datasets.results.stored_study import StoredStudy
 from pathkernel_datasets.variables.measures import measures_of
 from pathkernel_sampling.attention.mode_views import mode_views
 from pathkernel_sampling.chains.diagnostics import diagnose_quietly, moments_of_draws
-from pathkernel_sampling.chains.weights import chain_weights
 from pathkernel_sampling.corrections.views import label_frame
 from pathkernel_sampling.draws.sampled import Run
 from pathkernel_views.chart import Chart, NothingToPlot
@@ -106,7 +105,7 @@ def heads(run: Run) -> Table:
     """Table of the tokens that heads attend to, with diagnostics."""
     tree = run.draws
     attended = tree["posterior"]["attended_tokens"].load()
-    moments = moments_of_draws(attended, chain_weights(tree))
+    moments = moments_of_draws(attended)
     columns = {
         "attended": moments["mean"],
         "attended_mcse": moments["mcse"],

@@ -18,7 +18,6 @@ from arviz_stats.base import array_stats
 from pathkernel_datasets.variables.labelling import output_names
 from pathkernel_datasets.variables.measures import MEASURES, Predictions
 from pathkernel_sampling.chains.draw_variables import settings_of
-from pathkernel_sampling.chains.weights import chain_weights, error_factor
 
 R_HAT = 1.01
 ESS = 400.0
@@ -99,8 +98,6 @@ class Diagnostics:
 def diagnose(run: xr.DataTree) -> Diagnostics:
     """Compute the diagnostics of a run.
 
-    Chains of tempering count by their evidences in mean and sd, and in the error of the mean.
-
     Parameters
     ----------
     run : xarray.DataTree
@@ -110,7 +107,7 @@ def diagnose(run: xr.DataTree) -> Diagnostics:
     statistics = run["sample_stats"]
     chains, draws = (values.sizes[dim] for dim in _DRAWS)
     entries = {
-        **moments_of_draws(values, chain_weights(run)),
+        **moments_of_draws(values),
         "r_hat": diagnose_quietly(arviz_stats.rhat, values),
         "ess_bulk": diagnose_quietly(arviz_stats.ess, values, method="bulk"),
         "ess_tail": diagnose_quietly(arviz_stats.ess, values, method="tail"),
@@ -123,24 +120,17 @@ def diagnose(run: xr.DataTree) -> Diagnostics:
     return Diagnostics(xr.Dataset(entries), bfmi, chains, draws, *counts)
 
 
-def moments_of_draws(values: xr.DataArray, weights: xr.DataArray) -> dict[str, xr.DataArray]:
+def moments_of_draws(values: xr.DataArray) -> dict[str, xr.DataArray]:
     """Compute ``mean`` and ``sd`` over draws, and ``mcse``, the Monte-Carlo error of the mean.
-
-    The error is that of chains of equal weight, times Kish's factor of these; errors of the weights
-    themselves, which are those of the evidences, are not in it.
 
     Parameters
     ----------
     values : DataArray, dims (chain, draw, …)
-    weights : DataArray, dims (chain,)
-        From :func:`pathkernel_sampling.chains.weights.chain_weights`.
     """
-    weighted = values.weighted(weights)
-    error = diagnose_quietly(arviz_stats.mcse, values, method="mean")
     return {
-        "mean": weighted.mean(_DRAWS),
-        "sd": weighted.std(_DRAWS),
-        "mcse": error * error_factor(weights),
+        "mean": values.mean(_DRAWS),
+        "sd": values.std(_DRAWS),
+        "mcse": diagnose_quietly(arviz_stats.mcse, values, method="mean"),
     }
 
 
@@ -203,8 +193,6 @@ def minimum_bulk_ess(order_parameter: np.ndarray) -> float:
 def predictor(run: xr.DataTree) -> xr.Dataset:
     """Compute the posterior mean and variance of the network's output on the test sets.
 
-    Chains of tempering count by their evidences.
-
     Parameters
     ----------
     run : xarray.DataTree
@@ -216,9 +204,9 @@ def predictor(run: xr.DataTree) -> xr.Dataset:
         ``mean``; ``variance``, by the law of total variance the sum of ``variance_within`` draws
         and ``variance_between`` them; ``mcse``, the Monte-Carlo error of the mean.
     """
-    predictions, weights = run["predictions"], chain_weights(run)
-    moments = moments_of_draws(predictions["predictor_mean"].load(), weights)
-    within = predictions["predictor_variance"].load().weighted(weights).mean(_DRAWS)
+    predictions = run["predictions"]
+    moments = moments_of_draws(predictions["predictor_mean"].load())
+    within = predictions["predictor_variance"].load().mean(_DRAWS)
     between = moments["sd"] ** 2
     return xr.Dataset(
         {
@@ -236,7 +224,6 @@ def sampled_predictor_scores(run: xr.DataTree, labels: xr.DataArray, kind: str) 
 
     The mean predictor is that over the draws. The log predictive density of targets is that of
     their mixture, with the temperature T as noise: ln of the mean over draws of N(y | f, v + T).
-    Chains of tempering count by their evidences in both.
 
     Parameters
     ----------
@@ -265,7 +252,7 @@ def sampled_predictor_scores(run: xr.DataTree, labels: xr.DataArray, kind: str) 
 
     def scores(subset: np.ndarray) -> np.ndarray:
         """Measures (test_set, measure) by the draws of a mask (chain, draw)."""
-        if not weights[subset].any():
+        if not subset.any():
             return np.full((len(targets), len(measures)), np.nan)
         values = []
         for number, y in enumerate(targets):
@@ -278,7 +265,6 @@ def sampled_predictor_scores(run: xr.DataTree, labels: xr.DataArray, kind: str) 
                 y[is_label],
                 variance[0] if variance else None,
                 temperature,
-                weights=weights[subset],
             )
             values.append([measure.function(predicted) for measure in measures])
         return np.array(values)
@@ -286,7 +272,6 @@ def sampled_predictor_scores(run: xr.DataTree, labels: xr.DataArray, kind: str) 
     # by half chains, longer than draws are correlated: an accuracy is no mean over draws, so that
     # no effective sample size gives its error
     chains, rounds = (predictions.sizes[dim] for dim in _DRAWS)
-    weights = np.repeat(chain_weights(run).values[:, None], rounds, axis=1)
     blocks = 2 * np.arange(chains)[:, None] + (np.arange(rounds) >= rounds // 2)
     values = scores(blocks >= 0)
     left_out = np.array([scores(blocks != number) for number in range(2 * chains)])

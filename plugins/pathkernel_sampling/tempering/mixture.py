@@ -41,21 +41,22 @@ class Mixture(NamedTuple):
     inverses: np.ndarray
 
     def log_density(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Log density at x (d,), and its gradient."""
+        """Log density at positions x (..., d), and its gradient."""
         whitened, logs = self._logs(x)
-        value = jax.scipy.special.logsumexp(logs)
-        pulls = jnp.einsum("kij,ki->kj", self.inverses, whitened)
-        return value, -jnp.exp(logs - value) @ pulls
+        value = jax.scipy.special.logsumexp(logs, axis=-1)
+        pulls = jnp.einsum("kij,...ki->...kj", self.inverses, whitened)
+        return value, -jnp.einsum("...k,...kj->...j", jnp.exp(logs - value[..., None]), pulls)
 
-    def responsibilities(self, x: jax.Array) -> jax.Array:
-        """Probability (k,) of each component given x (d,), all components of equal weight."""
-        return jax.nn.softmax(self._logs(x)[1] - self.log_weights)
+    def responsibilities(self, copies: jax.Array, log_volumes: jax.Array) -> jax.Array:
+        """Probability (k,) of each component, all of equal weight, given one of copies (C, d)."""
+        logs = self._logs(copies)[1] - self.log_weights + log_volumes[:, None]
+        return jax.nn.softmax(jax.scipy.special.logsumexp(logs, axis=0))
 
     def _logs(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        whitened = jnp.einsum("kij,kj->ki", self.inverses, x - self.means)
+        whitened = jnp.einsum("kij,...kj->...ki", self.inverses, x[..., None, :] - self.means)
         scales = jnp.sum(jnp.log(jnp.diagonal(self.inverses, axis1=1, axis2=2)), axis=1)
-        normaliser = self.log_weights + scales - 0.5 * len(x) * math.log(2 * math.pi)
-        return whitened, normaliser - 0.5 * jnp.sum(whitened**2, axis=1)
+        normaliser = self.log_weights + scales - 0.5 * x.shape[-1] * math.log(2 * math.pi)
+        return whitened, normaliser - 0.5 * jnp.sum(whitened**2, axis=-1)
 
     def draw(self, generator: np.random.Generator, count: int) -> np.ndarray:
         """Draw ``count`` positions (count, d) on the host."""

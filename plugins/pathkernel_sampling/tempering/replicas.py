@@ -1,15 +1,22 @@
 """Replicas of a posterior at several levels between a mixture and the posterior itself.
 
-At level λ a replica has the density q^{1−λ} p^λ, of the mixture q and the posterior p. In every
-sweep the replica at λ = 0 is an independent draw from q, the others take a trajectory of
-Hamiltonian Monte Carlo, and neighbours swap: pairs that begin at an even and at an odd level in
-turns (Okabe et al. 2001; Syed et al. 2022). So each mode that q holds is visited again and again.
+At level λ a replica has the density g (p/q)^λ, of the posterior p, the mixture g, and its average q
+over exchanges that leave p as it is. In every sweep the replica at λ = 0 is an independent draw
+from g, the others take a trajectory of Hamiltonian Monte Carlo, and neighbours swap: pairs that
+begin at an even and at an odd level in turns (Okabe et al. 2001; Syed et al. 2022). So each mode
+that g holds is visited again and again.
+
+The density is that of p^λ q^{1−λ}, which an exchange leaves as it is, times the probability g/(Cq)
+that x is, of its C copies, the one that g describes. Before its trajectory a replica becomes a copy
+of itself that is chosen by these probabilities (Gibbs). So what is near a mode of g stays there,
+and the steps fit, but no wall keeps a replica from the copies of other modes.
 
 One compiled loop serves any number of levels and sweeps: both are data.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -41,6 +48,9 @@ class Target(Protocol):
     def log_density(self, x: jax.Array) -> jax.Array:
         """Log of prior times likelihood at x (d,)."""
 
+    def copies(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Return the copies (C, d) of x, itself first, and the logs (C,) of their volumes."""
+
     def contains(self, x: jax.Array) -> jax.Array:
         """Whether x (d,) is in the domain."""
 
@@ -71,14 +81,21 @@ class Ladder(NamedTuple):
 
 
 class Replicas(NamedTuple):
-    """Positions (K, d) with ln q, ln p − ln q, their gradients, and whose turn it is to swap."""
+    """Positions (K, d), ln g, ln p − ln q, ln p, two gradients, and whose turn it is to swap.
+
+    The gradients are those of ln g, and of ln p − ln q.
+    """
 
     positions: jax.Array
     log_reference: jax.Array
     log_ratio: jax.Array
+    log_density: jax.Array
     reference_gradient: jax.Array
     ratio_gradient: jax.Array
     parity: jax.Array
+
+
+_ARRAYS = 6  # of replicas, one row a level
 
 
 def place_replicas(target: Target, mixture: Mixture, positions: np.ndarray) -> Replicas:
@@ -169,14 +186,30 @@ def _place(target: Any, mixture: Mixture, positions: jax.Array) -> Replicas:
 
 
 def _terms(target: Any, mixture: Mixture, x: jax.Array) -> tuple[jax.Array, ...]:
-    """Log density ln q, ln p − ln q, and their gradients."""
-    log_reference, reference_gradient = mixture.log_density(x)
+    """Values ln g, ln p − ln q and ln p, and the gradients of the first two."""
+    (copies, log_volumes), pull_back = jax.vjp(target.copies, x)
+    log_densities, gradients = mixture.log_density(copies)
+    logs = log_densities + log_volumes
+    log_reference = jax.scipy.special.logsumexp(logs) - math.log(len(logs))
+    shares = jax.nn.softmax(logs)
+    (reference_gradient,) = pull_back((shares[:, None] * gradients, shares))
     log_density, gradient = jax.value_and_grad(target.log_density)(x)
     log_ratio = log_density - log_reference
     exists = jnp.isfinite(log_ratio)
     log_ratio = jnp.where(exists, log_ratio, _IMPOSSIBLE)
     ratio_gradient = jnp.where(exists, gradient - reference_gradient, 0.0)
-    return log_reference, log_ratio, reference_gradient, ratio_gradient
+    return log_densities[0], log_ratio, log_density, gradients[0], ratio_gradient
+
+
+def _choose_copy(
+    target: Any, mixture: Mixture, key: jax.Array, x: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Copy of x by the probabilities that it is the one which the mixture describes; if another."""
+    copies, log_volumes = target.copies(x)
+    if len(copies) == 1:
+        return x, jnp.asarray(False)
+    chosen = jax.random.categorical(key, mixture.log_density(copies)[0] + log_volumes)
+    return copies[chosen], chosen > 0
 
 
 @jax.jit
@@ -192,37 +225,46 @@ def _advance(
     """Up to a block of sweeps; rows beyond them are zero."""
     mixture, inverse_mass = ladder.mixture, ladder.inverse_mass
 
-    def move(index: jax.Array, key: jax.Array, start: jax.Array, replicas: Replicas) -> tuple:
+    def move(index: jax.Array, key: jax.Array, fresh: jax.Array, replicas: Replicas) -> tuple:
         """Replica at a level after a trajectory, or at λ = 0 after a fresh draw."""
-        momentum_key, jitter_key, accept_key = jax.random.split(key, 3)
+        momentum_key, jitter_key, accept_key, copy_key = jax.random.split(key, 4)
         is_fresh = index == 0
-        before = tuple(array[index] for array in replicas[:5])
+        x, *terms = (array[index] for array in replicas[:_ARRAYS])
+        copy, is_other = _choose_copy(target, mixture, copy_key, x)
+        x, is_new = jnp.where(is_fresh, fresh, copy), is_fresh | is_other
         level = ladder.levels[index]
         jitter = jax.random.uniform(jitter_key, (), minval=1 - _JITTER, maxval=1 + _JITTER)
-        # a fresh draw is one step of size 0, so that the density stands once in the code
-        step = jnp.where(is_fresh, 0.0, jitter * ladder.steps[index])
-        momentum = ladder.momentum_root @ jax.random.normal(momentum_key, start.shape)
+        momentum = ladder.momentum_root @ jax.random.normal(momentum_key, x.shape)
 
-        def energy(log_reference: jax.Array, log_ratio: jax.Array, p: jax.Array) -> jax.Array:
+        def energy(state: tuple) -> jax.Array:
+            _, p, log_reference, log_ratio, *_ = state
             return log_reference + level * log_ratio - 0.5 * p @ inverse_mass @ p
 
-        def leap(_: int, state: tuple) -> tuple:
-            x, p, _, _, of_reference, of_ratio = state
-            p = p + 0.5 * step * (of_reference + level * of_ratio)
-            x = x + step * (inverse_mass @ p)
-            log_reference, log_ratio, of_reference, of_ratio = _terms(target, mixture, x)
-            p = p + 0.5 * step * (of_reference + level * of_ratio)
-            return x, p, log_reference, log_ratio, of_reference, of_ratio
+        def follow(part: jax.Array, carry: tuple) -> tuple:
+            """Step of size 0 to a new position, then the trajectory: the density stands once."""
+            moves = part == 1
+            step = jnp.where(moves, jitter * ladder.steps[index], 0.0)
 
-        x, *rest = before
-        x = jnp.where(is_fresh, start, x)
-        leaps = jnp.where(is_fresh, 1, _LEAPFROGS)
-        x, p, *rest = jax.lax.fori_loop(0, leaps, leap, (x, momentum, *rest))
-        change = energy(rest[0], rest[1], p) - energy(before[1], before[2], momentum)
-        change = jnp.where(jnp.isfinite(change) & target.contains(x), change, -jnp.inf)
+            def leap(_: int, state: tuple) -> tuple:
+                x, p, *_, of_reference, of_ratio = state
+                p = p + 0.5 * step * (of_reference + level * of_ratio)
+                x = x + step * (inverse_mass @ p)
+                *values, of_reference, of_ratio = _terms(target, mixture, x)
+                p = p + 0.5 * step * (of_reference + level * of_ratio)
+                return x, p, *values, of_reference, of_ratio
+
+            leaps = jnp.where(moves, jnp.where(is_fresh, 0, _LEAPFROGS), jnp.where(is_new, 1, 0))
+            before, start = carry
+            after = jax.lax.fori_loop(0, leaps, leap, before)
+            return after, tuple(jnp.where(moves, old, new) for old, new in zip(start, after))
+
+        state = x, momentum, *terms
+        after, start = jax.lax.fori_loop(0, 2, follow, (state, state))
+        change = energy(after) - energy(start)
+        change = jnp.where(jnp.isfinite(change) & target.contains(after[0]), change, -jnp.inf)
         accepted = is_fresh | (jnp.log(jax.random.uniform(accept_key)) < change)
-        after = tuple(jnp.where(accepted, new, old) for new, old in zip((x, *rest), before))
-        return after, jnp.where(is_fresh, 1.0, jnp.minimum(1.0, jnp.exp(change))), change
+        x, _, *terms = (jnp.where(accepted, new, old) for new, old in zip(after, start))
+        return (x, *terms), jnp.where(is_fresh, 1.0, jnp.minimum(1.0, jnp.exp(change))), change
 
     def swap(key: jax.Array, replicas: Replicas) -> Replicas:
         index = jnp.arange(MOST_LEVELS)
@@ -233,7 +275,7 @@ def _advance(
         log_rate = (levels - levels[partner]) * (ratios[partner] - ratios)
         uniform = jax.random.uniform(key, (MOST_LEVELS,))[jnp.minimum(index, partner)]
         source = jnp.where(jnp.log(uniform) < log_rate, partner, index)
-        swapped = [array[source] for array in replicas[:5]]
+        swapped = [array[source] for array in replicas[:_ARRAYS]]
         return Replicas(*swapped, 1 - replicas.parity)
 
     def body(number: jax.Array, carry: tuple) -> tuple:
@@ -244,7 +286,7 @@ def _advance(
             replicas, rates, _ = carry
             level_key = jax.random.fold_in(move_key, index)
             after, rate, change = move(index, level_key, fresh[number], replicas)
-            arrays = [array.at[index].set(new) for array, new in zip(replicas[:5], after)]
+            arrays = [array.at[index].set(new) for array, new in zip(replicas[:_ARRAYS], after)]
             return Replicas(*arrays, replicas.parity), rates.at[index].set(rate), change
 
         start = replicas, jnp.full(MOST_LEVELS, jnp.nan), jnp.zeros(())
@@ -254,7 +296,7 @@ def _advance(
         used = jnp.arange(MOST_LEVELS) < ladder.count
         row = {
             "position": replicas.positions[last],
-            "lp": replicas.log_reference[last] + replicas.log_ratio[last],
+            "lp": replicas.log_density[last],
             "log_ratio": jnp.where(used, replicas.log_ratio, jnp.nan),
             "accepted": rates,
             "diverging": change < _DIVERGED,

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from arviz_stats.base import array_stats
 
@@ -45,6 +46,7 @@ MASS = 0.03
 _ACCEPTED = 0.8  # share of trajectories, to which steps are adapted
 _FIRST_STEP = 0.7  # times d^(−1/4), in units of the spread within components
 _FITTED = 6000  # draws to which a mixture is fitted
+_RELABELLINGS = 4  # fits, between which draws become other copies
 _ROUNDS = 5  # of adaptation in the first stage, of an eighth of the sweeps of a stage
 _LATER_ROUNDS = 3  # in further stages
 
@@ -119,6 +121,7 @@ StageRun = Callable[[Plan], Sequence[tuple[Stage, np.ndarray]]]
 
 
 def temper(
+    target: Target,
     pilot: np.ndarray,
     run: StageRun,
     generator: np.random.Generator,
@@ -128,6 +131,7 @@ def temper(
 
     Parameters
     ----------
+    target : Target
     pilot : array, shape (n, d)
         Draws in the domain that have seen every mode, whatever their weights.
     run : callable
@@ -142,10 +146,9 @@ def temper(
     draws, stages, positions = [pilot], [], []
     for number in range(1, MOST_STAGES + 1):
         fitted = _thin(np.concatenate(draws))
-        mixture, within = fit_mixture(fitted, COMPONENTS, int(generator.integers(2**31)))
-        stages, positions = zip(
-            *run(Plan(number, mixture, within, _estimates_of_all(mixture, stages, positions)))
-        )
+        mixture, within = _fit(target, fitted, int(generator.integers(2**31)))
+        before = _estimates_of_all(target, mixture, stages, positions)
+        stages, positions = zip(*run(Plan(number, mixture, within, before)))
         report(number)
         if number >= LEAST_STAGES and all(stage.agrees for stage in stages):
             break
@@ -166,7 +169,7 @@ def temper_chains(
         ladders[:] = [stage.ladder for stage, _ in results]
         return results
 
-    return temper(pilot, run, generator_of(keys[0]))
+    return temper(target, pilot, run, generator_of(keys[0]))
 
 
 def run_stage(
@@ -206,7 +209,7 @@ def run_stage(
         target, ladder, replicas, jax.random.fold_in(key, rounds), generator, sweeps
     )
     share = share_inside(target, plan.mixture, generator)
-    after = estimate(ladder, share, rows["log_ratio"], rows["position"])
+    after = estimate(target, ladder, share, rows["log_ratio"], rows["position"])
     return Stage(ladder, replicas, share, plan.number, plan.before, after), rows["position"]
 
 
@@ -216,11 +219,12 @@ def generator_of(key: jax.Array) -> np.random.Generator:
 
 
 def estimate(
-    ladder: Ladder, share: float, log_ratio: np.ndarray, positions: np.ndarray
+    target: Target, ladder: Ladder, share: float, log_ratio: np.ndarray, positions: np.ndarray
 ) -> Estimates:
     """Estimate evidence and masses from ln p − ln q (draw, level) and positions (draw, d)."""
     return Estimates(
-        *stage_evidence(ladder, share, log_ratio), *component_masses(ladder.mixture, positions)
+        *stage_evidence(ladder, share, log_ratio),
+        *component_masses(target, ladder.mixture, positions),
     )
 
 
@@ -231,9 +235,11 @@ def stage_evidence(ladder: Ladder, share: float, log_ratio: np.ndarray) -> Evide
     return Evidence(value + np.log(share), error)
 
 
-def component_masses(mixture: Mixture, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def component_masses(
+    target: Target, mixture: Mixture, positions: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Mean responsibilities of components (k,) at draws (n, d) of one chain, and their errors."""
-    shares = np.asarray(_responsibilities(mixture, positions))
+    shares = np.asarray(_responsibilities(target, mixture, positions))
     sizes = [float(array_stats.ess(column[None], method="mean")) for column in shares.T]
     sizes = np.where(np.isfinite(sizes), sizes, len(shares))
     return shares.mean(0), shares.std(0) / np.sqrt(np.maximum(sizes, 1.0))
@@ -250,14 +256,16 @@ def agree(before: Estimates, after: Estimates) -> bool:
 
 
 def _estimates_of_all(
-    mixture: Mixture, stages: Sequence[Stage], positions: Sequence[np.ndarray]
+    target: Target, mixture: Mixture, stages: Sequence[Stage], positions: Sequence[np.ndarray]
 ) -> Estimates:
     """Means over all chains of a stage, with masses by another mixture; NaN without any."""
     if not stages:
         unknown = np.full(COMPONENTS, np.nan)
         return Estimates(np.nan, np.nan, unknown, unknown)
     values, errors = np.array([stage.after[:2] for stage in stages]).T
-    masses, mass_errors = np.swapaxes([component_masses(mixture, x) for x in positions], 0, 1)
+    masses, mass_errors = np.swapaxes(
+        [component_masses(target, mixture, x) for x in positions], 0, 1
+    )
     # errors as the chains state them: with their spread a chain that is far off would excuse itself
     root_count = np.sqrt(len(stages))
     return Estimates(
@@ -269,8 +277,28 @@ def _estimates_of_all(
 
 
 @jax.jit
-def _responsibilities(mixture: Mixture, positions: jax.Array) -> jax.Array:
-    return jax.lax.map(mixture.responsibilities, positions)
+def _responsibilities(target: Any, mixture: Mixture, positions: jax.Array) -> jax.Array:
+    return jax.lax.map(lambda x: mixture.responsibilities(*target.copies(x)), positions)
+
+
+def _fit(target: Target, draws: np.ndarray, seed: int) -> tuple[Mixture, np.ndarray]:
+    """Fit a mixture to draws, each in the copy that the mixture describes best."""
+    for _ in range(_RELABELLINGS):
+        mixture, within = fit_mixture(draws, COMPONENTS, seed)
+        chosen = np.asarray(_best_copies(target, mixture, draws))
+        if np.array_equal(chosen, draws):
+            break
+        draws = chosen
+    return mixture, within
+
+
+@jax.jit
+def _best_copies(target: Any, mixture: Mixture, positions: jax.Array) -> jax.Array:
+    def best(x: jax.Array) -> jax.Array:
+        copies, log_volumes = target.copies(x)
+        return copies[jnp.argmax(mixture.log_density(copies)[0] + log_volumes)]
+
+    return jax.lax.map(best, positions)
 
 
 def _thin(draws: np.ndarray) -> np.ndarray:
@@ -308,7 +336,7 @@ def _adapt(
     # each new level begins with the replica of the nearest old one
     nearest = np.abs(chosen[:, None] - levels).argmin(1)
     nearest = np.pad(nearest, (0, MOST_LEVELS - len(chosen)), mode="edge")
-    moved = [array[nearest] for array in replicas[:5]]
+    moved = [array[nearest] for array in replicas[:-1]]
     padded_levels, padded_steps, new_count = _padded(chosen, steps)
     ladder = ladder._replace(levels=padded_levels, steps=padded_steps, count=new_count)
     return ladder, Replicas(*moved, replicas.parity)

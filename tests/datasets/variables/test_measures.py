@@ -47,17 +47,6 @@ def test_of_draws_they_are_of_the_mean_and_of_the_mixture(generator):
     )
 
 
-def test_a_draw_of_a_whole_weight_counts_as_often(generator):
-    means, labels = generator.normal(size=(5, 30, 2)), generator.normal(size=(30, 2))
-    variances = generator.uniform(0.1, 1, size=means.shape)
-    weights = generator.integers(1, 4, size=5)
-    again = [np.repeat(moments, weights, axis=0) for moments in (means, variances)]
-    repeated = Predictions(again[0], labels, again[1], 0.3)
-    weighted = Predictions(means, labels, variances, 0.3, weights=0.1 * weights)
-    for measure in MEASURES["targets"]:
-        assert measure.function(weighted) == pytest.approx(measure.function(repeated))
-
-
 def test_validation_is_measured_by_one_measure_of_each_kind():
     measured = {
         kind: [m.name for m in of_kind if m.validation] for kind, of_kind in MEASURES.items()

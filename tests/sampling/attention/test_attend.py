@@ -305,20 +305,12 @@ def test_masses_of_several_points_have_a_table_a_chart_and_crossings(sampled, tm
     assert masses[40, "spread + spread"] == pytest.approx(0.8)
     errors = table.frame.set_index(["width", "kind"])["mass_error"]
     assert errors[40, "spread + spread"] == pytest.approx(0.1)
-    # a chain counts by its evidence
-    _put_run(path, 160, {"content + position 1": [1.0, 0.0], "spread + spread": [0.0, 1.0]}, 3.0)
-    table, *_ = LearnedAttention().joint_views(StoredStudy(path))
-    masses = table.frame.set_index(["width", "kind"])["mass"]
-    assert masses[160, "spread + spread"] == pytest.approx(1 / (1 + np.exp(-3)))
     assert "spread + spread are equally likely where the width N is between 10 and 40" in crossing
     assert chart.altair() is not None
 
 
-def _put_run(path, width, masses, log_ratio=0.0, seed=0):
-    """Store modes with these masses in two chains, beside what else a run at N = 10 has.
-
-    ``log_ratio`` is that of the second chain's evidence to the first one's.
-    """
+def _put_run(path, width, masses, seed=0):
+    """Store modes with these masses in two chains, beside what else a run at N = 10 has."""
     tree = open_run(StoredStudy(path), RUN).load()
     names, chains = list(masses), np.array(list(masses.values())).T
     modes = xr.Dataset(
@@ -327,10 +319,8 @@ def _put_run(path, width, masses, log_ratio=0.0, seed=0):
     )
     settings = json.loads(tree.attrs["settings"]) | {"width": width, "seed": seed}
     # of all groups only these are read for masses
-    names = (".", "posterior", "tempering")
+    names = (".", "posterior")
     groups = {name: tree[name].to_dataset() for name in names} | {"modes": modes}
-    evidences = groups["tempering"]["log_evidence"]
-    groups["tempering"]["log_evidence"] = 0 * evidences + log_ratio * evidences["chain"]
     groups["."] = groups["."].assign_attrs(settings=json.dumps(settings))
     part = f"{RUN.rpartition('/')[0]}/seed-{seed}_T-0.1_N-{width}"
     StoredStudy(path).write(part, xr.DataTree.from_dict(groups))
@@ -369,12 +359,7 @@ def test_a_crossing_is_where_logs_of_ratios_vanish():
     def rows(*masses):
         return pd.DataFrame(
             [
-                {
-                    "agreement": x,
-                    "kind": kind,
-                    "chains": np.array(chains),
-                    "weights": np.full(len(chains), 1 / len(chains)),
-                }
+                {"agreement": x, "kind": kind, "chains": np.array(chains)}
                 for x, chains in masses
                 for kind, chains in (("one", chains), ("other", 1 - np.array(chains)))
             ]

@@ -1,5 +1,7 @@
 """Exchanges of heads and rows: the same density, the prior kept, one copy of each position."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,8 @@ pytest.importorskip("blackjax")
 import pathkernel_core as pk
 from pathkernel_sampling.attention.attend import order_of_paths
 from pathkernel_sampling.attention.exchanges import (
-    DomainTarget,
+    MOST_COPIES,
+    ExchangeTarget,
     exchange_heads,
     find_directions,
 )
@@ -44,7 +47,7 @@ def target_of(seed):
     posterior = pk.AttentionPosterior(inputs, labels, learned, network, 0.3)
     model = attention_model("order-parameter", posterior)
     draws = generator.normal(size=(20, posterior.dimension))
-    return generator, DomainTarget(model, find_directions(posterior, draws))
+    return generator, ExchangeTarget(model, find_directions(posterior, draws))
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -71,14 +74,46 @@ def test_an_exchange_orders_u_and_keeps_the_prior(seed):
     before, after = (factor @ factor.T for factor in factors)
     paths = order_of_paths(posterior, orders)
     np.testing.assert_allclose(after, before[np.ix_(paths, paths)], rtol=1e-8, atol=1e-10)
-    step = 1e-5
-    columns = [
-        (exchange_heads(model, x + shift, orders) - exchange_heads(model, x - shift, orders))
-        for shift in step * np.eye(len(x))
-    ]
-    _, log_jacobian = np.linalg.slogdet(np.array(columns) / (2 * step))
+    _, log_jacobian = np.linalg.slogdet(jax.jacobian(lambda y: exchange_heads(model, y, orders))(x))
     log_priors = [float(model.log_prior(position)) for position in (x, exchanged)]
-    assert log_jacobian == pytest.approx(log_priors[0] - log_priors[1], abs=1e-5)
+    assert log_jacobian == pytest.approx(log_priors[0] - log_priors[1], abs=1e-8)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_copies_have_the_density_and_the_volume_of_an_exchange(seed):
+    _generator, target = target_of(seed)
+    model = target.model
+    x = model.initial(jax.random.key(seed))
+    copies, log_volumes = jax.jit(target.copies)(x)
+    np.testing.assert_array_equal(copies[0], x)
+    assert log_volumes[0] == 0
+    likelihood = jax.jit(jax.vmap(lambda y: model.log_density(y) - model.log_prior(y)))(copies)
+    np.testing.assert_allclose(likelihood, likelihood[0], rtol=1e-8)
+    number = int(np.random.default_rng(seed).integers(len(copies)))
+    jacobian = jax.jacobian(lambda y: target.copies(y)[0][number])(x)
+    _, log_volume = np.linalg.slogdet(jacobian)
+    assert log_volume == pytest.approx(float(log_volumes[number]), abs=1e-8)
+    # the copies of a copy are the same, in another order
+    again, _ = jax.jit(target.copies)(copies[number])
+    distances = np.abs(np.asarray(again)[:, None] - copies[None]).max(2)
+    np.testing.assert_allclose(distances.min(0), 0, atol=1e-8)
+    np.testing.assert_allclose(distances.min(1), 0, atol=1e-8)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_copies_and_domains_are_all_exchanges(seed):
+    _generator, target = target_of(seed)
+    order = 1.0
+    for layer in target.model.posterior.layers:
+        order *= math.factorial(layer.n_heads)
+        if isinstance(layer, pk.QueryKey):
+            rank = layer.queries.shape[1]
+            order *= (2**rank * math.factorial(rank)) ** layer.n_heads
+    copies = len(target.exchanges.of_copy)
+    assert copies <= MOST_COPIES
+    assert copies * np.exp(target.log_copies) == pytest.approx(order)
+    if order <= MOST_COPIES:
+        assert copies == order
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -7,7 +7,7 @@ jax = pytest.importorskip("jax")
 pytest.importorskip("blackjax")
 
 import pathkernel_core as pk
-from pathkernel_sampling.attention.exchanges import DomainTarget
+from pathkernel_sampling.attention.exchanges import ExchangeTarget
 from pathkernel_sampling.attention.models import attention_model
 from pathkernel_sampling.attention.tempered import (
     arrays_of_start,
@@ -45,7 +45,7 @@ def quantities(model, positions):
 
 def test_means_masses_and_evidence_are_those_of_importance_sampling(case):
     model, start = case
-    stage, target = start.stage, DomainTarget(model, start.directions)
+    stage, target = start.stage, ExchangeTarget(model, start.directions)
     key, generator = jax.random.key(5), np.random.default_rng(5)
     _, rows = sweep(target, stage.ladder, stage.replicas, key, generator, 3000)
     values = quantities(model, rows["position"])

@@ -139,45 +139,6 @@ def test_variance_is_that_within_and_between_draws():
     np.testing.assert_allclose(moments["mcse"], 1 / np.sqrt(400), rtol=0.35)
 
 
-def test_chains_count_by_their_evidences_in_every_mean():
-    generator = np.random.default_rng()
-    shift = np.arange(CHAINS)[:, None, None, None]
-    run = tree(independent() + shift)
-    labels = xr.DataArray(generator.normal(size=(1, 30)), dims=("test_set", "example"))
-    run.attrs["settings"] = json.dumps({"temperature": 0.3})
-    of_all = sampled_predictor_scores(run, labels, "targets")
-    evidences = generator.normal(size=CHAINS)
-    run["tempering"] = tempering(evidences)
-    shares = np.exp(evidences) / np.exp(evidences).sum()
-    means = run["posterior"]["order_parameter"].mean("draw").values
-    expected = np.tensordot(shares, means, 1)[np.tril_indices(2)]
-    entries = diagnose(run).entries
-    np.testing.assert_allclose(entries["mean"], expected)
-    outputs = run["predictions"]["predictor_mean"]
-    np.testing.assert_allclose(
-        predictor(run)["mean"][0], shares @ outputs.mean("draw").values[:, 0], rtol=1e-12
-    )
-    # a chain of all evidence counts alone
-    run["tempering"] = tempering(np.where(np.arange(CHAINS) == 2, 0.0, -1000.0))
-    alone = run.isel(chain=[2])
-    np.testing.assert_allclose(predictor(run)["variance"], predictor(alone)["variance"])
-    np.testing.assert_allclose(diagnose(run).entries["sd"], diagnose(alone).entries["sd"])
-    one = sampled_predictor_scores(alone, labels, "targets")
-    scores = sampled_predictor_scores(run, labels, "targets")
-    xr.testing.assert_allclose(scores["mean_squared_error"], one["mean_squared_error"])
-    xr.testing.assert_allclose(scores["log_predictive_density"], one["log_predictive_density"])
-    # and equal evidences change nothing
-    run["tempering"] = tempering(np.full(CHAINS, -3.0))
-    xr.testing.assert_allclose(sampled_predictor_scores(run, labels, "targets"), of_all)
-
-
-def tempering(evidences):
-    """Group of log evidences of the chains, which had others in the stage before."""
-    values = np.stack([evidences[::-1], evidences], axis=1)
-    coords = {"chain": range(CHAINS), "stage": ["before", "draws"]}
-    return xr.DataTree(xr.Dataset({"log_evidence": (("chain", "stage"), values)}, coords))
-
-
 def test_accuracy_is_that_of_the_mean_and_leaves_padding_out():
     run = tree(independent())
     labels = np.ones((1, 30))

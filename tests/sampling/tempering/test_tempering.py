@@ -35,13 +35,18 @@ from pathkernel_sampling.tempering.stages import (
 NARROW, DISTANCE, LOG_EVIDENCE = 0.2, 2.0, 3.0
 
 
-@pytree(("share",), ("dimension",))
+@pytree(("share",), ("dimension", "walls"))
 @dataclasses.dataclass(eq=False)
 class TwoModes:
-    """A standard normal density, and a narrow one of a known share, times e³; one half of space."""
+    """A standard normal density, and a narrow one of a known share, times e³.
+
+    The first two coordinates may be exchanged: a mixture is averaged over both orders, or a wall
+    keeps replicas in one half of space.
+    """
 
     dimension: int
     share: float
+    walls: bool = False
 
     def log_density(self, x):
         wide = -0.5 * x @ x
@@ -50,12 +55,17 @@ class TwoModes:
         density = jnp.logaddexp(jnp.log1p(-self.share) + wide, jnp.log(self.share) + narrow)
         return density - 0.5 * self.dimension * jnp.log(2 * jnp.pi) + LOG_EVIDENCE
 
+    def copies(self, x):
+        order = np.r_[1, 0, 2 : self.dimension]
+        copies = x[None] if self.walls else jnp.stack([x, x[order]])
+        return copies, jnp.zeros(len(copies))
+
     def contains(self, x):
-        return x[0] - x[1] >= 0  # of which the density knows nothing: both halves are alike
+        return (not self.walls) | (x[0] - x[1] >= 0)
 
 
 def pilot(generator, dimension=6):
-    """Draws of both modes alike, in the half that the target contains."""
+    """Draws of both modes alike, in the half that is behind the wall."""
     wide = generator.normal(size=(150, dimension))
     narrow = DISTANCE + NARROW * generator.normal(size=(150, dimension))
     draws = np.concatenate([wide, narrow])
@@ -63,9 +73,9 @@ def pilot(generator, dimension=6):
     return draws
 
 
-@pytest.fixture(scope="module")
-def tempered():
-    target = TwoModes(6, 0.05)
+@pytest.fixture(scope="module", params=[False, True], ids=["average", "walls"])
+def tempered(request):
+    target = TwoModes(6, 0.05, request.param)
     keys = [jax.random.key(0)]
     return target, temper_chains(target, pilot(np.random.default_rng(0)), keys, 300)[0]
 
@@ -81,7 +91,7 @@ def test_a_narrow_mode_has_its_mass(tempered):
     assert error < 0.02
     assert abs(is_narrow.mean() - 0.05) < 4 * error
     value, error = stage_evidence(result.ladder, float(result.share), rows["log_ratio"])
-    half = np.log(0.5)
+    half = np.log(0.5) if target.walls else 0.0
     assert error < 0.05
     assert abs(value - half - LOG_EVIDENCE) < 4 * error + 0.01
     inside = jax.vmap(target.contains)(rows["position"])
@@ -124,8 +134,8 @@ def test_a_mode_that_one_chain_loses_is_told():
     mixture = chain.ladder.mixture
     wide, narrow = np.split(pilot(generator), 2)
     both = generator.permutation(np.concatenate([wide, narrow[: len(wide) * 3 // 7]]))
-    all_chains = Estimates(chain.after[0], 0.01, *component_masses(mixture, both))
-    without = Estimates(chain.after[0], 0.01, *component_masses(mixture, wide))
+    all_chains = Estimates(chain.after[0], 0.01, *component_masses(target, mixture, both))
+    without = Estimates(chain.after[0], 0.01, *component_masses(target, mixture, wide))
     assert agree(all_chains, all_chains)
     assert not agree(all_chains, without)
 
@@ -147,9 +157,9 @@ def test_one_program_serves_all_levels_and_sweeps(tempered):
     """And all numbers of the target."""
     from pathkernel_sampling.tempering.replicas import _advance
 
-    _target, result = tempered
+    target, result = tempered
     before = _advance._cache_size()
-    other = TwoModes(6, 0.3)
+    other = dataclasses.replace(target, share=0.3)
     replicas = place_replicas(other, result.ladder.mixture, np.asarray(result.replicas.positions))
     levels = np.linspace(0, 1, 10)
     padded = np.pad(levels, (0, MOST_LEVELS - 10), constant_values=1.0)
@@ -166,7 +176,7 @@ def test_a_mixture_outside_the_domain_is_refused(tempered):
     _, result = tempered
     far = result.ladder.mixture._replace(means=np.tile([0.0, 99.0, 0, 0, 0, 0], (8, 1)))
     with pytest.raises(ValueError, match="only 0 of 10048 draws"):
-        draw_inside(TwoModes(6, 0.05), far, np.random.default_rng(0), 1)
+        draw_inside(TwoModes(6, 0.05, walls=True), far, np.random.default_rng(0), 1)
 
 
 def test_sweeps_are_the_same_in_parts(tempered):
