@@ -20,13 +20,20 @@ from pathkernel_sampling.tempering.stages import stage_evidence
 DRAWS = 40_000
 
 
-@pytest.fixture(scope="module")
-def case():
-    """Two key vectors of one number: six parameters, with U; labels by the largest number."""
+FORMS = {
+    "key-vectors": pk.KeyVectors(np.zeros((2, 1))),
+    "rank-1": pk.QueryKey(*np.zeros((2, 2, 1, 1))),  # eight exchanges, averaged over
+    "rank-2": pk.QueryKey(*np.zeros((2, 2, 2, 1))),  # 128, of which walls keep rows in order
+}
+
+
+@pytest.fixture(scope="module", params=FORMS)
+def case(request):
+    """Two heads of one number each, or a few: labels by the largest number of an example."""
     generator = np.random.default_rng(0)
     inputs = generator.standard_normal((8, 5, 1))
     largest = np.take_along_axis(inputs, np.abs(inputs).argmax(1)[:, None], 1)[:, 0, 0]
-    layers = [pk.KeyVectors(np.zeros((2, 1)))]
+    layers = [FORMS[request.param]]
     network = pk.Network((2,), 4)
     posterior = pk.AttentionPosterior(inputs, np.sign(largest), layers, network, 0.3, 4.0)
     model = attention_model("order-parameter", posterior)
@@ -35,12 +42,16 @@ def case():
 
 
 def quantities(model, positions):
-    """Trace of U, the larger and smaller key, and whether both have one sign."""
-    keys = np.sort(np.asarray(positions)[:, -2:], axis=1)
+    """Trace of U, the larger and smaller score of a head, and whether both have one sign."""
+    attention = np.asarray(positions)[:, model.beside.dimension :]
+    if model.posterior.dimension > 2:
+        queries, keys = np.split(attention, 2, axis=1)
+        attention = (queries * keys).reshape(len(queries), 2, -1).sum(2)
+    scores = np.sort(attention, axis=1)
     traces = jax.jit(lambda x: jax.lax.map(lambda y: model.order_parameter(y).trace(), x))(
         positions
     )
-    return np.stack([np.asarray(traces), *keys.T, (keys > 0).all(1)], axis=1)
+    return np.stack([np.asarray(traces), *scores.T, (scores > 0).all(1)], axis=1)
 
 
 def test_means_masses_and_evidence_are_those_of_importance_sampling(case):
