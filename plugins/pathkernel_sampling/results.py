@@ -260,6 +260,12 @@ class LearnedAttention(Draws):
     )
     rank: int = option(1, "Rank of the products of queries and keys.", minimum=1)
     variance: float = option(1.0, "Prior variance of the entries of a head.", above=0.0)
+    warm_up: int = option(
+        500, "Sweeps of a stage by tempering, steps of adaptation by nuts.", minimum=20
+    )
+    thin: int = option(
+        10, "Draws from one evaluation of the predictor, and of modes, to the next.", minimum=1
+    )
     starts: int = option(
         8,
         "Starts of ascents to maxima, to tell modes that the draws missed; 0 for none.",

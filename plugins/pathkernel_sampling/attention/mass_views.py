@@ -77,9 +77,10 @@ def mass_views(
             "mass ± error": "{mass:.3f} ± {mass_error:.2g}",
             "in a chain": "{smallest:.3f} – {largest:.3f}",
         },
-        "Posterior probability of all modes of a kind, its error from the spread over chains, and "
-        "its range over them. By tempering each chain weighs the modes that it sees, and counts by "
-        "its evidence; a single chain (nuts) may stay where it started, and then has 0 or 1.",
+        "Posterior probability of all modes of a kind, whatever the order of heads in a layer, its "
+        "error from the spread over chains, and its range over them. A mode near the limit of two "
+        "kinds may count for either. By tempering every chain weighs all modes; a single chain "
+        "(nuts) may stay where it started, and then has 0 or 1.",
     )
     panels = [name for name in settings if name != along]
     if not _is_parameter(frame, along):

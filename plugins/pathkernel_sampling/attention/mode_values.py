@@ -162,15 +162,17 @@ def _maxima(chains: AttentionChains, modes: AttentionModes, starts: int) -> xr.D
     )
 
 
+def likely_maxima(maxima: xr.Dataset) -> np.ndarray:
+    """Whether maxima (maximum,) have a volume not far below the largest."""
+    evidence = maxima["log_evidence"].values
+    largest = np.max(evidence, initial=-np.inf, where=np.isfinite(evidence))
+    return np.isfinite(evidence) & (evidence > largest + np.log(_RARE))
+
+
 def missed_modes(maxima: xr.Dataset) -> list[str]:
     """Sentences on maxima that no draw resembles, although their volume would make them likely."""
-    evidence = maxima["log_evidence"].values
-    known = evidence[np.isfinite(evidence)]
-    if not len(known):
-        return []
-    share = np.exp(evidence - known.max())
-    lines = []
-    for number in np.flatnonzero(~maxima["is_seen"].values.astype(bool) & (share > _RARE)):
+    evidence, lines = maxima["log_evidence"].values, []
+    for number in np.flatnonzero(~maxima["is_seen"].values.astype(bool) & likely_maxima(maxima)):
         lines.append(
             f"maximum {number + 1}, where {int(maxima['starts'][number])} starts ended, attends as "
             f"no draw does, and its log evidence by Laplace's method, {evidence[number]:.1f} nats, "

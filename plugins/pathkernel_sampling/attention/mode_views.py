@@ -11,7 +11,7 @@ import pandas as pd
 import xarray as xr
 
 from pathkernel_datasets.variables.measures import measures_of
-from pathkernel_sampling.attention.mode_values import missed_modes
+from pathkernel_sampling.attention.mode_values import likely_maxima, missed_modes
 from pathkernel_sampling.attention.stage_values import warnings
 from pathkernel_sampling.chains.diagnostics import minimum_bulk_ess, sampled_log_evidence
 from pathkernel_sampling.corrections.views import label_frame
@@ -39,6 +39,7 @@ _LABELS = {
     "starts": "starts that ended there",
     "mode_of_maximum": "mode whose attention is like the maximum's",
     "is_seen": "whether a draw attends as the maximum does",
+    "nearby": "whether a draw attends as a likely maximum does",
     "chain": "chain",
     "levels": "levels between mixture and posterior",
     "stages": "stages, each with a mixture of its own",
@@ -48,6 +49,7 @@ _LABELS = {
     "draws": "log evidence of the draws, nats",
     "error": "error of the log evidence, nats",
     "mass_difference": "largest difference of a component's mass from the stage before",
+    "mass_difference_error": "error of that difference",
     "agrees": "whether the draws agree with the stage before",
     "head": "head",
     "token": "key token, from 1",
@@ -96,14 +98,15 @@ def _modes(run: Run, modes: xr.Dataset, total: tuple[float, float], title: str) 
     columns["largest"] = modes["mass_of_chain"].max("chain")
     frame = frame_of(columns)
     cells = {
-        "mode": "{name}",
+        "mode": "{mode}",
+        "heads attend to": "{name}",
         "test set": "{test_set}",
         "mass ± error": "{mass:.3f} ± {mass_error:.2g}",
         "in a chain": "{smallest:.3f} – {largest:.3f}",
         **{measure.heading: f"{{{measure.name}:{measure.form}}}" for measure in measures},
     }
     if np.isfinite(frame["log_evidence"]).all():
-        cells["log evidence"] = "{log_evidence:.2f}"
+        cells["ln p(Y, mode)"] = "{log_evidence:.2f}"
     value, error = total
     evidence = "" if np.isnan(value) else f" ln p(Y) = {value:.2f} ± {error:.2g} nats in all."
     return Table(
@@ -111,36 +114,47 @@ def _modes(run: Run, modes: xr.Dataset, total: tuple[float, float], title: str) 
         f"Modes of learned attention: {title}",
         _labelled(run, frame),
         cells,
-        "Clusters of draws by what their heads attend to: a position, the content of tokens, or "
-        "tokens at large (spread). Mass: posterior probability, with its Monte-Carlo error and its "
-        f"range over chains. Measures are those of the mode's draws alone.{evidence}",
+        "Clusters of draws by what their heads attend to, from head 1-1 on: half of the attention "
+        "to one position, otherwise more than half of the tokens (spread) or fewer (content). "
+        "Mass: posterior probability, with its range over chains and the Monte-Carlo error, which "
+        "knows nothing of clusters that another run would draw or name otherwise: compare modes of "
+        f"two runs by their mean attention. Measures are those of the mode's draws.{evidence}",
     )
 
 
 def _maxima(run: Run, maxima: xr.Dataset, title: str) -> Table:
     total = int(maxima["starts"].sum())
+    frame = frame_of(maxima)
+    is_likely = likely_maxima(maxima)
+    frame["nearby"] = np.where(is_likely, np.where(maxima["is_seen"], "yes", "no"), "–")
+    once = (
+        ""
+        if int(maxima["starts"].max()) > 1
+        else (" No two starts ended at one maximum: there are more maxima than these.")
+    )
     return Table(
         "maxima",
         f"Maxima from random starts: {title}",
-        _labelled(run, frame_of(maxima)),
+        _labelled(run, frame),
         {
             "maximum": "{maximum}",
-            "log density": "{log_density:.1f}",
+            "log density, nats": "{log_density:.1f}",
             "with volume": "{log_evidence:.1f}",
             "starts": "{starts}",
             "mode": "{mode_of_maximum}",
-            "draws nearby": "{is_seen}",
+            "draws nearby": "{nearby}",
         },
         f"Ends of {total} ascents of the marginal density from draws of the prior, and the mode of "
-        "the draws that is most like each. With volume: Laplace's estimate of its log evidence.",
+        "the draws that is most like each. With volume: Laplace's estimate of ln p(Y) around it. "
+        "Draws nearby: whether a draw attends as the maximum does, within twice the distance at "
+        "which 99 of 100 draws have a neighbour; told of maxima that have 5 % of the largest "
+        f"volume.{once}",
     )
 
 
 def _stages(run: Run, tree: xr.DataTree, stages: xr.Dataset, title: str) -> Table:
     values = stages["log_evidence"]
-    columns = stages[
-        ["levels", "stages", "smallest_swap", "mean_swap", "mass_difference", "agrees"]
-    ].assign(
+    columns = stages.drop_vars(["log_evidence", "log_evidence_error", "stage"]).assign(
         before=values.sel(stage="before", drop=True),
         draws=values.sel(stage="draws", drop=True),
         error=stages["log_evidence_error"].sel(stage="draws", drop=True),
@@ -163,13 +177,14 @@ def _stages(run: Run, tree: xr.DataTree, stages: xr.Dataset, title: str) -> Tabl
             "smallest": "{smallest_swap:.2f}",
             "ln p(Y),\nstage before": "{before:.2f}",
             "draws ± error": "{draws:.2f} ± {error:.2g}",
-            "masses differ by": "{mass_difference:.3f}",
+            "masses differ by\n± error": "{mass_difference:.3f} ± {mass_difference_error:.2g}",
             "agree": "{agrees}",
         },
         "All chains share a mixture, fitted to the draws of all. The draws of each are compared "
         "with those of all chains in the stage before, which had another mixture: evidence, and "
-        "masses of the mixture's components. Agreement between chains alone would not do. Smallest "
-        "bulk effective sample "
+        "masses of the mixture's components, the largest difference of which is given. They agree "
+        "within 0.1 nats and 0.03, or three times their errors; agreement between chains alone "
+        "would not do. Smallest bulk effective sample "
         f"size of U and of the tokens attended {size:.0f}, {size / seconds:.2g} a second, pilot, "
         "stages and compilation included.",
     )

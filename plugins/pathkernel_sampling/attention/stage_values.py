@@ -27,6 +27,7 @@ _VARIABLES = [
         "largest difference between the masses of a component in the draws and in the stage before",
         "1",
     ),
+    Variable("mass_difference_error", ("chain",), "error of that difference", "1"),
     Variable(
         "agrees", ("chain",), "whether the draws agree with the stage before of all chains", "1"
     ),
@@ -50,6 +51,8 @@ def tempering(run: SampleRun, chains: TemperedChains) -> xr.Dataset:
         swaps = swap_rates(log_ratio[chain][:, :count], ladder.levels[:count])
         share = float(start.stage.share)
         now = estimate(target, ladder, share, log_ratio[chain], positions[chain])
+        differences = np.abs(now.masses - before.masses)
+        largest = differences.argmax()
         row = {
             "levels": count,
             "stages": int(start.stage.number),
@@ -57,7 +60,8 @@ def tempering(run: SampleRun, chains: TemperedChains) -> xr.Dataset:
             "mean_swap": swaps.mean(),
             "log_evidence": np.array([before.log_evidence, now.log_evidence]) + target.log_copies,
             "log_evidence_error": np.array([before.error, now.error]),
-            "mass_difference": np.abs(now.masses - before.masses).max(),
+            "mass_difference": differences[largest],
+            "mass_difference_error": np.hypot(now.mass_errors, before.mass_errors)[largest],
             "agrees": agree(before, now),
         }
         for name, entry in row.items():

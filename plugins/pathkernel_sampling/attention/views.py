@@ -15,7 +15,7 @@ from pathkernel_datasets.results.draws import point_of
 from pathkernel_datasets.results.stored_study import StoredStudy
 from pathkernel_datasets.variables.measures import measures_of
 from pathkernel_sampling.attention.mode_views import mode_views
-from pathkernel_sampling.chains.diagnostics import diagnose_quietly, moments_of_draws
+from pathkernel_sampling.chains.diagnostics import R_HAT, diagnose_quietly, moments_of_draws
 from pathkernel_sampling.corrections.views import label_frame
 from pathkernel_sampling.draws.sampled import Run
 from pathkernel_views.chart import Chart, NothingToPlot
@@ -46,6 +46,7 @@ def attention_views(study: StoredStudy, names: Sequence[str]) -> Iterator[Table 
     for run in runs:
         yield worth(run)
         yield heads(run)
+        yield from (f"Warning: {line}." for line in attention_warnings(run))
         of_modes = [*mode_views(run, _title(run), _chart_name(run))]
         yield from (view for view in of_modes if not isinstance(view, Chart))
         pictures += [view for view in of_modes if isinstance(view, Chart)]
@@ -99,6 +100,19 @@ def worth(run: Run) -> Table:
         "error. Random heads: draws from the prior of attention, each with the theory's predictor; "
         "sd between them. Given heads: those of the study, by its theory. GP: Gaussian process.",
     )
+
+
+def attention_warnings(run: Run) -> list[str]:
+    """Sentence on chains that differ in what heads attend to."""
+    attended = run.draws["posterior"]["attended_tokens"].load()
+    r_hat = diagnose_quietly(arviz_stats.rhat, attended)
+    if not float(r_hat.max()) > R_HAT:  # also of a single chain, which has none
+        return []
+    head = str(r_hat["head"].values[int(r_hat.argmax())])
+    return [
+        f"R-hat is {float(r_hat.max()):.4f} for the tokens that head {head} attends to (at most "
+        f"{R_HAT} is good): the chains do not agree yet; raise --draws"
+    ]
 
 
 def heads(run: Run) -> Table:

@@ -65,7 +65,7 @@ class Diagnostics:
             lines.append("a single chain cannot show that it found everything; use --chains 4")
         elif (r_hat := self.entries["r_hat"]).max() > R_HAT:
             lines.append(
-                f"R-hat is {r_hat.max():.3f} for U [{r_hat.idxmax().item()}] (at most {R_HAT} is "
+                f"R-hat is {r_hat.max():.4f} for U [{r_hat.idxmax().item()}] (at most {R_HAT} is "
                 "good): the chains do not agree yet; raise --draws, and if that does not help "
                 "--warm-up"
             )

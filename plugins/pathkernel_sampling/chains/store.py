@@ -104,7 +104,7 @@ class SampleRun:
 
     def _check_settings(self, stored: Mapping[str, object]) -> None:
         differences = "; ".join(
-            f"{name.replace('_', '-')}: the study has {stored.get(name)}, this run "
+            f"{name.replace('_', '-')}: they have {stored.get(name)}, this run "
             f"{self._settings.get(name)}"
             for name in sorted({**stored, **self._settings})
             if stored.get(name) != self._settings.get(name)
@@ -112,7 +112,8 @@ class SampleRun:
         if differences:
             raise StudyError(
                 f"{self._study.path} holds other draws in {self._name}, which are left as they "
-                f"are ({differences}). Resume with their settings, or work in a copy of the folder"
+                f"are ({differences}). Resume with their settings, or run the study with --out in "
+                "a folder of its own, and draw there"
             )
 
     @property

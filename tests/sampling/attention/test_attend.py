@@ -270,7 +270,7 @@ def test_the_factor_of_inputs_is_one_of_weights(tmp_path):
 
 
 def test_other_settings_are_refused(sampled):
-    with pytest.raises(StudyError, match="variance: the study has"):
+    with pytest.raises(StudyError, match="variance: they have"):
         run_result(LearnedAttention(**SETTINGS, draws=20, variance=2.0), sampled)
 
 

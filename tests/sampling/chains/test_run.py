@@ -225,7 +225,7 @@ def test_an_extension_that_is_killed_goes_on_from_its_blocks(sampled, tmp_path, 
     np.testing.assert_array_equal(draws, run["posterior"]["order_parameter"])
     blocks = study / "pieces" / RUN
     assert sorted(file.name for file in blocks.iterdir()) == ["120.npz", "130.npz", "140.npz"]
-    with pytest.raises(StudyError, match="thin: the study has 10, this run 5"):
+    with pytest.raises(StudyError, match="thin: they have 10, this run 5"):
         run_result(Samples(draws=150, **POINT | {"thin": 5}), study)
     (blocks / "140.npz").write_bytes(b"damage")
     used = []
@@ -327,9 +327,9 @@ def test_target_ess_stops_and_a_larger_one_goes_on(study):
         ({"draws": 0}, "draws must be at least 1"),
         ({"target_ess": 0.0}, "target_ess must be at least 1"),
         ({"target_ess": np.nan}, "target_ess must be at least 1"),
-        ({"chains": 3}, "chains: the study has 2, this run 3"),
-        ({"warm_up": 40}, "warm-up: the study has 30, this run 40"),
-        ({"thin": 5}, "thin: the study has 10, this run 5"),
+        ({"chains": 3}, "chains: they have 2, this run 3"),
+        ({"warm_up": 40}, "warm-up: they have 30, this run 40"),
+        ({"thin": 5}, "thin: they have 10, this run 5"),
     ],
 )
 def test_what_cannot_be_done_is_refused(sampled, reference, changes, message):
