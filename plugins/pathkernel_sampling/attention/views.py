@@ -108,10 +108,10 @@ def attention_warnings(run: Run) -> list[str]:
     r_hat = diagnose_quietly(arviz_stats.rhat, attended)
     if not float(r_hat.max()) > R_HAT:  # also of a single chain, which has none
         return []
-    head = str(r_hat["head"].values[int(r_hat.argmax())])
+    head = r_hat["head"].values[r_hat.values.argmax()]
     return [
-        f"R-hat is {float(r_hat.max()):.4f} for the tokens that head {head} attends to (at most "
-        f"{R_HAT} is good): the chains do not agree yet; raise --draws"
+        f"R-hat is {float(r_hat.max()):.4f} for the tokens that head {head} "
+        f"attends to (at most {R_HAT} is good): the chains do not agree yet; raise --draws"
     ]
 
 
