@@ -46,7 +46,8 @@ def attention_views(study: StoredStudy, names: Sequence[str]) -> Iterator[Table 
     for run in runs:
         yield worth(run)
         yield heads(run)
-        yield from (f"Warning: {line}." for line in attention_warnings(run))
+        attended = run.draws["posterior"]["attended_tokens"].load()
+        yield from (f"Warning: {line}." for line in attention_warnings(attended))
         of_modes = [*mode_views(run, _title(run), _chart_name(run))]
         yield from (view for view in of_modes if not isinstance(view, Chart))
         pictures += [view for view in of_modes if isinstance(view, Chart)]
@@ -102,9 +103,8 @@ def worth(run: Run) -> Table:
     )
 
 
-def attention_warnings(run: Run) -> list[str]:
-    """Sentence on chains that differ in what heads attend to."""
-    attended = run.draws["posterior"]["attended_tokens"].load()
+def attention_warnings(attended: xr.DataArray) -> list[str]:
+    """Sentence on chains that differ in the tokens attended, dims (chain, draw, head)."""
     r_hat = diagnose_quietly(arviz_stats.rhat, attended)
     if not float(r_hat.max()) > R_HAT:  # also of a single chain, which has none
         return []

@@ -32,6 +32,7 @@ from pathkernel_sampling.attention.mass_views import crossings, mass_views
 from pathkernel_sampling.attention.mode_values import missed_modes
 from pathkernel_sampling.attention.stage_values import warnings
 from pathkernel_sampling.attention.tempered import arrays_of_start, chains_of, start_chains
+from pathkernel_sampling.attention.views import attention_warnings
 from pathkernel_sampling.chains.ensemble import Ensemble
 from pathkernel_sampling.chains.store import SampleRun, open_run
 from pathkernel_sampling.results import LearnedAttention
@@ -182,6 +183,17 @@ def test_stages_that_disagree_are_told(sampled):
     spread = good.assign(log_evidence=good["log_evidence"] + 10 * good["chain"])
     (line,) = warnings(spread)
     assert "spread by 7.07 nats" in line
+
+
+def test_chains_that_attend_to_different_tokens_are_told():
+    values = np.random.default_rng(0).normal(size=(4, 200, 2))
+    heads = np.array(["1-1", "1-2"], "T")
+    attended = xr.DataArray(values, {"head": heads}, ("chain", "draw", "head"))
+    assert attention_warnings(attended) == []
+    shift = xr.DataArray(np.outer(np.arange(4), [0, 1]), dims=("chain", "head"))
+    (line,) = attention_warnings(attended + shift)
+    assert "tokens that head 1-2 attends to" in line
+    assert attention_warnings(attended.isel(chain=[0])) == []
 
 
 def test_maxima_that_no_draw_resembles_are_told(sampled):
