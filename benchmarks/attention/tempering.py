@@ -92,16 +92,18 @@ def attention_of(model, positions, inputs):
 
 
 def quantities(model, positions, inputs):
-    """Log density, tr U, tokens attended by the heads, and masses of modes, by name."""
+    """Log likelihood, tr U, tokens attended by the heads, and masses of modes, by name."""
     chains, draws, dimension = positions.shape
-    values = jax.jit(
-        lambda x: jax.lax.map(
-            lambda y: (model.log_density(y), jnp.trace(model.order_parameter(y))), x
-        )
-    )
+
+    def evaluate(x):
+        # the likelihood, since an exchange of heads changes the prior of coordinates of U
+        likelihood = model.log_density(x) - model.log_prior(x)
+        return likelihood, jnp.trace(model.order_parameter(x))
+
+    values = jax.jit(lambda x: jax.lax.map(evaluate, x))
     flat = positions.reshape(-1, dimension)
-    density, trace = (np.asarray(array).reshape(chains, draws) for array in values(flat))
-    named = {"log density": density, "tr U": trace}
+    likelihood, trace = (np.asarray(array).reshape(chains, draws) for array in values(flat))
+    named = {"log likelihood": likelihood, "tr U": trace}
     chosen = slice(None, None, max(1, draws * chains // CLUSTERED))
     heads = attention_of(model, positions[:, chosen].reshape(-1, dimension), jnp.asarray(inputs))
     modes = find_modes(heads, chains)

@@ -4,9 +4,10 @@ Heads of a layer that are learned may change places. So may the G rows of querie
 head, and each may change its sign, in both at once. The posterior therefore has many copies of each
 mode, as many as the group has elements: H! (2^G G!)^H in each layer. A sampler of modes needs one.
 
-A mixture g fitted to one copy of each mode is averaged over the group where that is small,
+A mixture g fitted to one copy of each mode is averaged over C exchanges,
 q(x) = Σ_P g(Px) π(x)/π(Px) / C, with the prior π, whose ratio is the volume that an exchange
-changes: heads mix Bartlett's coordinates of U. Where the group is large, a domain has one copy:
+changes: heads mix Bartlett's coordinates of U. Exchanges of heads are averaged over where they are
+few, and those of rows, too, if all together are few. A domain has one copy of the others:
 
 * heads of a layer have descending numbers t_h along a direction u: t = v·u of key vectors, W·u of
   products, and |Bu|² of the stacked queries and keys B = (Q/σ_Q, K/σ_K), shape (G, 2N_0);
@@ -35,7 +36,11 @@ from pathkernel_sampling.models.likelihood import pytree
 from pathkernel_sampling.models.models import OrderParameterModel
 
 MOST_COPIES = 24
-"""Number of exchanges up to which a mixture is averaged over them."""
+"""Number of exchanges up to which a mixture is averaged over them.
+
+Those of four heads, or of two heads of rank 1 with their signs: they take two to four times as long
+as the density alone.
+"""
 
 
 class Exchanges(NamedTuple):
@@ -46,10 +51,10 @@ class Exchanges(NamedTuple):
     orders : list of tuples
         Heads of each layer, numbered from 0, in their new order, for each different order.
     of_copy : array, shape (C,)
-        Which of them an exchange has.
+        Index in ``orders`` of each exchange.
     entries, signs : arrays, shape (C, n)
         The parameters of attention that an exchange takes, and their signs.
-    with_heads, with_rows : bool
+    averages_heads, averages_rows : bool
         Whether heads change places, and rows places and signs: the domain orders all others.
     """
 
@@ -57,8 +62,8 @@ class Exchanges(NamedTuple):
     of_copy: np.ndarray
     entries: np.ndarray
     signs: np.ndarray
-    with_heads: bool
-    with_rows: bool
+    averages_heads: bool
+    averages_rows: bool
 
 
 @pytree(("model", "directions"))
@@ -102,33 +107,35 @@ class ExchangeTarget:
 
         A volume is that of the image of a small region around x, over that of the region.
         """
-        beside, (orders, of_copy, entries, signs, *_) = self.model.beside, self.exchanges
+        beside, exchanges = self.model.beside, self.exchanges
         weights, attention = x[: beside.dimension], self.model.attention(x)
         exchanged = [
             weights if number == 0 else exchange_heads(beside, weights, order)
-            for number, order in enumerate(orders)
+            for number, order in enumerate(exchanges.orders)
         ]
         log_priors = jnp.stack([beside.log_prior(y) for y in exchanged])
-        positions = jnp.concatenate([jnp.stack(exchanged)[of_copy], signs * attention[entries]], 1)
-        return positions, (log_priors[0] - log_priors)[of_copy]
+        of_attention = exchanges.signs * attention[exchanges.entries]
+        of_weights = jnp.stack(exchanged)[exchanges.of_copy]
+        log_volumes = (log_priors[0] - log_priors)[exchanges.of_copy]
+        return jnp.concatenate([of_weights, of_attention], axis=1), log_volumes
 
     def contains(self, x: jax.Array) -> jax.Array:
         """Whether x (dimension,) is in the domain: all, if a mixture is averaged over all."""
-        _, _, _, _, with_heads, with_rows = self.exchanges
+        exchanges = self.exchanges
         attention, inside = self.model.attention(x), jnp.asarray(True)
         for (_, heads), u in zip(_learned_layers(self.model.posterior), self.directions):
             along = attention[heads] @ u
             if along.ndim == 2:  # rows of queries and keys
                 in_order = (along[:, -1] >= 0).all() & (along[:, 1:] <= along[:, :-1]).all()
-                inside &= with_rows | in_order
+                inside &= exchanges.averages_rows | in_order
                 along = jnp.sum(along**2, axis=1)
-            inside &= with_heads | (along[1:] <= along[:-1]).all()
+            inside &= exchanges.averages_heads | (along[1:] <= along[:-1]).all()
         return inside
 
     @property
     def log_copies(self) -> float:
         """Log of the number of domains, each with the same integral."""
-        _, _, _, _, with_heads, with_rows = self.exchanges
+        exchanges = self.exchanges
         shapes = [heads.shape[:-1] for _, heads in _learned_layers(self.model.posterior)]
         of_heads = sum(math.lgamma(shape[0] + 1) for shape in shapes)
         of_rows = sum(
@@ -136,7 +143,8 @@ class ExchangeTarget:
             for shape in shapes
             if len(shape) == 2
         )
-        return (0.0 if with_heads else of_heads) + (0.0 if with_rows else of_rows)
+        walls = (not exchanges.averages_heads) * of_heads + (not exchanges.averages_rows) * of_rows
+        return float(walls)
 
     def reduce(self, x: np.ndarray) -> np.ndarray:
         """Copy of x (dimension,) with heads and rows in order along the directions."""
@@ -183,7 +191,18 @@ def _exchanges(
     heads: tuple[int, ...],
     dimension: int,
 ) -> Exchanges:
-    """Exchanges of learned layers: number, entries of each head, and its rows; heads of all."""
+    """List the exchanges over which a mixture is averaged.
+
+    Parameters
+    ----------
+    layers : tuple
+        Of each layer that is learned its number, the entries of each head among the parameters of
+        attention, and the shape (G,) of its rows, () without any.
+    heads : tuple of int
+        Heads of all layers.
+    dimension : int
+        Parameters of attention.
+    """
     of_heads = [list(itertools.permutations(range(len(entries)))) for _, entries, _ in layers]
     of_rows = [
         [
@@ -196,20 +215,20 @@ def _exchanges(
         for _ in entries
     ]
     head_count, row_count = (math.prod(map(len, choices)) for choices in (of_heads, of_rows))
-    with_heads = head_count <= MOST_COPIES
-    with_rows = with_heads and head_count * row_count <= MOST_COPIES
+    averages_heads = head_count <= MOST_COPIES
+    averages_rows = averages_heads and head_count * row_count <= MOST_COPIES
     orders, of_copy, taken, all_signs = [], [], [], []
-    for number, order in enumerate(itertools.product(*(of_heads if with_heads else []))):
+    for number, order in enumerate(itertools.product(*(of_heads if averages_heads else []))):
         of_layers = [tuple(range(count)) for count in heads]
         for (layer, _, _), of_layer in zip(layers, order):
             of_layers[layer] = of_layer
         orders.append(tuple(of_layers))
-        for rows in itertools.product(*(of_rows if with_rows else [])):
+        for rows in itertools.product(*(of_rows if averages_rows else [])):
             entries, signs, turns = np.arange(dimension), np.ones(dimension), iter(rows)
             for layer, of_layer, shape in layers:
                 arrays = np.array(of_layer)
                 moved, turned = arrays[list(of_layers[layer])], np.ones(arrays.shape)
-                if shape and with_rows:
+                if shape and averages_rows:
                     for head in range(len(arrays)):
                         places, flips = next(turns)
                         blocks = moved[head].reshape(shape[0], -1)
@@ -220,7 +239,12 @@ def _exchanges(
             taken.append(entries)
             all_signs.append(signs)
     return Exchanges(
-        orders, np.array(of_copy), np.array(taken), np.array(all_signs), with_heads, with_rows
+        orders,
+        np.array(of_copy),
+        np.array(taken),
+        np.array(all_signs),
+        averages_heads,
+        averages_rows,
     )
 
 
@@ -243,7 +267,7 @@ def exchange_heads(
     degrees, rates = jnp.where(on_diagonal, model.degrees, 1.0), model.rates
     entries = jnp.where(on_diagonal, jnp.sqrt(degrees) * jnp.exp(rates * x), x)
     # the readout, which has no heads, is the last level
-    exchanged, rotation = {model.levels[-1].start: entries[model.levels[-1].part]}, None
+    exchanged, rotation = [entries[model.levels[-1].part]], None
     for level, order, repeat in zip(model.levels[-2::-1], reversed(orders), model.repeats[-2::-1]):
         matrix = lower_trapezoid(entries[level.part], level, repeat)
         blocks = matrix.reshape(level.steps, -1, level.columns)
@@ -256,9 +280,9 @@ def exchange_heads(
         if shared and rotation is not None:
             turn = turn.at[:shared, :shared].set(rotation)
         turn = turn.at[shared:, shared:].set(_triangular_turn(matrix[shared:, shared:]))
-        exchanged[level.start] = (matrix @ turn.T)[level.free]
+        exchanged.append((matrix @ turn.T)[level.free])
         rotation = turn
-    in_order = jnp.concatenate([exchanged[start] for start in sorted(exchanged)])
+    in_order = jnp.concatenate(exchanged)
     scaled = jnp.where(on_diagonal, in_order / jnp.sqrt(degrees), 1.0)
     return jnp.where(on_diagonal, jnp.log(scaled) / jnp.where(on_diagonal, rates, 1.0), in_order)
 
@@ -268,8 +292,7 @@ _exchange_heads = jax.jit(exchange_heads)
 
 def _triangular_turn(matrix: jax.Array) -> jax.Array:
     """Rotation R with M Rᵀ lower trapezoidal, its diagonal positive."""
-    # of the first rows, as many as there are columns: of a wide matrix there is no derivative
-    q, upper = jnp.linalg.qr(matrix[: matrix.shape[1]].T)
+    q, upper = jnp.linalg.qr(matrix.T)
     return (q * jnp.where(jnp.diagonal(upper) < 0, -1.0, 1.0)).T
 
 

@@ -77,7 +77,7 @@ def tempering(run: SampleRun, chains: TemperedChains) -> xr.Dataset:
 
 
 def log_evidence(tempering: xr.Dataset) -> Evidence:
-    """Log evidence of all chains, the mean of their evidences, and its error.
+    """Mean of the log evidences of all chains, and its error.
 
     The error is the larger of those that the chains state and that of the spread between them.
     """

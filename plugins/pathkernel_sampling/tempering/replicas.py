@@ -11,6 +11,9 @@ that x is, of its C copies, the one that g describes. Before its trajectory a re
 of itself that is chosen by these probabilities (Gibbs). So what is near a mode of g stays there,
 and the steps fit, but no wall keeps a replica from the copies of other modes.
 
+At λ = 1, too, the density is g p/q: means of what exchanges leave as it is are those of the
+posterior, and a copy that is drawn uniformly is a draw from it.
+
 One compiled loop serves any number of levels and sweeps: both are data.
 """
 
@@ -39,7 +42,11 @@ _DIVERGED = -1000.0  # nats of a trajectory's energy error
 
 
 class Target(Protocol):
-    """Normalised posterior on a domain; a registered pytree."""
+    """Normalised posterior on a domain; a registered pytree.
+
+    The copies of x are its images P x under a group of exchanges, which leave the domain as it is,
+    and the posterior: p(Px) J(x) = p(x), with the volume J, the absolute Jacobian determinant of P.
+    """
 
     @property
     def dimension(self) -> int:
@@ -81,21 +88,26 @@ class Ladder(NamedTuple):
 
 
 class Replicas(NamedTuple):
-    """Positions (K, d), ln g, ln p − ln q, ln p, two gradients, and whose turn it is to swap.
+    """State of the replicas at all K levels.
 
-    The gradients are those of ln g, and of ln p − ln q.
+    Attributes
+    ----------
+    positions : array, shape (K, d)
+    log_mixture, log_ratio, log_density : arrays, shape (K,)
+        Of ln g, ln p − ln q and ln p.
+    mixture_gradient, ratio_gradient : arrays, shape (K, d)
+        Of ln g and ln p − ln q.
+    parity : array, shape ()
+        0 or 1, the level at which pairs of neighbours begin to swap.
     """
 
     positions: jax.Array
-    log_reference: jax.Array
+    log_mixture: jax.Array
     log_ratio: jax.Array
     log_density: jax.Array
-    reference_gradient: jax.Array
+    mixture_gradient: jax.Array
     ratio_gradient: jax.Array
     parity: jax.Array
-
-
-_ARRAYS = 6  # of replicas, one row a level
 
 
 def place_replicas(target: Target, mixture: Mixture, positions: np.ndarray) -> Replicas:
@@ -190,21 +202,21 @@ def _terms(target: Any, mixture: Mixture, x: jax.Array) -> tuple[jax.Array, ...]
     (copies, log_volumes), pull_back = jax.vjp(target.copies, x)
     log_densities, gradients = mixture.log_density(copies)
     logs = log_densities + log_volumes
-    log_reference = jax.scipy.special.logsumexp(logs) - math.log(len(logs))
+    log_average = jax.scipy.special.logsumexp(logs) - math.log(len(logs))
     shares = jax.nn.softmax(logs)
-    (reference_gradient,) = pull_back((shares[:, None] * gradients, shares))
+    (average_gradient,) = pull_back((shares[:, None] * gradients, shares))
     log_density, gradient = jax.value_and_grad(target.log_density)(x)
-    log_ratio = log_density - log_reference
+    log_ratio = log_density - log_average
     exists = jnp.isfinite(log_ratio)
     log_ratio = jnp.where(exists, log_ratio, _IMPOSSIBLE)
-    ratio_gradient = jnp.where(exists, gradient - reference_gradient, 0.0)
+    ratio_gradient = jnp.where(exists, gradient - average_gradient, 0.0)
     return log_densities[0], log_ratio, log_density, gradients[0], ratio_gradient
 
 
 def _choose_copy(
     target: Any, mixture: Mixture, key: jax.Array, x: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Copy of x by the probabilities that it is the one which the mixture describes; if another."""
+    """Draw the copy of x that the mixture describes (Gibbs), and say whether it is another."""
     copies, log_volumes = target.copies(x)
     if len(copies) == 1:
         return x, jnp.asarray(False)
@@ -229,7 +241,7 @@ def _advance(
         """Replica at a level after a trajectory, or at λ = 0 after a fresh draw."""
         momentum_key, jitter_key, accept_key, copy_key = jax.random.split(key, 4)
         is_fresh = index == 0
-        x, *terms = (array[index] for array in replicas[:_ARRAYS])
+        x, *terms = (array[index] for array in replicas[:-1])
         copy, is_other = _choose_copy(target, mixture, copy_key, x)
         x, is_new = jnp.where(is_fresh, fresh, copy), is_fresh | is_other
         level = ladder.levels[index]
@@ -237,29 +249,24 @@ def _advance(
         momentum = ladder.momentum_root @ jax.random.normal(momentum_key, x.shape)
 
         def energy(state: tuple) -> jax.Array:
-            _, p, log_reference, log_ratio, *_ = state
-            return log_reference + level * log_ratio - 0.5 * p @ inverse_mass @ p
+            _, p, log_mixture, log_ratio, *_ = state
+            return log_mixture + level * log_ratio - 0.5 * p @ inverse_mass @ p
 
-        def follow(part: jax.Array, carry: tuple) -> tuple:
-            """Step of size 0 to a new position, then the trajectory: the density stands once."""
-            moves = part == 1
-            step = jnp.where(moves, jitter * ladder.steps[index], 0.0)
-
-            def leap(_: int, state: tuple) -> tuple:
-                x, p, *_, of_reference, of_ratio = state
-                p = p + 0.5 * step * (of_reference + level * of_ratio)
-                x = x + step * (inverse_mass @ p)
-                *values, of_reference, of_ratio = _terms(target, mixture, x)
-                p = p + 0.5 * step * (of_reference + level * of_ratio)
-                return x, p, *values, of_reference, of_ratio
-
-            leaps = jnp.where(moves, jnp.where(is_fresh, 0, _LEAPFROGS), jnp.where(is_new, 1, 0))
-            before, start = carry
-            after = jax.lax.fori_loop(0, leaps, leap, before)
-            return after, tuple(jnp.where(moves, old, new) for old, new in zip(start, after))
+        def leap(number: jax.Array, carry: tuple) -> tuple:
+            (x, p, *_, of_mixture, of_ratio), start = carry
+            # a step of size 0 evaluates a new position, so that the density stands once in the code
+            is_start = number == 0
+            step = jnp.where(is_start, 0.0, jitter * ladder.steps[index])
+            p = p + 0.5 * step * (of_mixture + level * of_ratio)
+            x = x + step * (inverse_mass @ p)
+            *values, of_mixture, of_ratio = _terms(target, mixture, x)
+            p = p + 0.5 * step * (of_mixture + level * of_ratio)
+            state = x, p, *values, of_mixture, of_ratio
+            return state, tuple(jnp.where(is_start, new, old) for new, old in zip(state, start))
 
         state = x, momentum, *terms
-        after, start = jax.lax.fori_loop(0, 2, follow, (state, state))
+        first, last = jnp.where(is_new, 0, 1), jnp.where(is_fresh, 1, 1 + _LEAPFROGS)
+        after, start = jax.lax.fori_loop(first, last, leap, (state, state))
         change = energy(after) - energy(start)
         change = jnp.where(jnp.isfinite(change) & target.contains(after[0]), change, -jnp.inf)
         accepted = is_fresh | (jnp.log(jax.random.uniform(accept_key)) < change)
@@ -275,7 +282,7 @@ def _advance(
         log_rate = (levels - levels[partner]) * (ratios[partner] - ratios)
         uniform = jax.random.uniform(key, (MOST_LEVELS,))[jnp.minimum(index, partner)]
         source = jnp.where(jnp.log(uniform) < log_rate, partner, index)
-        swapped = [array[source] for array in replicas[:_ARRAYS]]
+        swapped = [array[source] for array in replicas[:-1]]
         return Replicas(*swapped, 1 - replicas.parity)
 
     def body(number: jax.Array, carry: tuple) -> tuple:
@@ -286,7 +293,7 @@ def _advance(
             replicas, rates, _ = carry
             level_key = jax.random.fold_in(move_key, index)
             after, rate, change = move(index, level_key, fresh[number], replicas)
-            arrays = [array.at[index].set(new) for array, new in zip(replicas[:_ARRAYS], after)]
+            arrays = [array.at[index].set(new) for array, new in zip(replicas[:-1], after)]
             return Replicas(*arrays, replicas.parity), rates.at[index].set(rate), change
 
         start = replicas, jnp.full(MOST_LEVELS, jnp.nan), jnp.zeros(())

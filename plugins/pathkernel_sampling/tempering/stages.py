@@ -46,7 +46,7 @@ MASS = 0.03
 _ACCEPTED = 0.8  # share of trajectories, to which steps are adapted
 _FIRST_STEP = 0.7  # times d^(−1/4), in units of the spread within components
 _FITTED = 6000  # draws to which a mixture is fitted
-_RELABELLINGS = 4  # fits, between which draws become other copies
+_RELABELLINGS = 4  # fits; after each, a draw becomes its likeliest copy
 _ROUNDS = 5  # of adaptation in the first stage, of an eighth of the sweeps of a stage
 _LATER_ROUNDS = 3  # in further stages
 
@@ -59,7 +59,7 @@ class Estimates(NamedTuple):
     log_evidence, error : float
         On the target's domain, in nats.
     masses, mass_errors : arrays, shape (COMPONENTS,)
-        Mean responsibilities of the components of a mixture.
+        Mean responsibilities of the components of a mixture, summed over copies.
     """
 
     log_evidence: float

@@ -50,7 +50,7 @@ def target_of(seed):
     return generator, ExchangeTarget(model, find_directions(posterior, draws))
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [0, 1, 4, 5, 12, 13])  # from 4 on with walls
 def test_a_copy_in_the_domain_has_the_same_likelihood(seed):
     _generator, target = target_of(seed)
     model = target.model
@@ -79,7 +79,7 @@ def test_an_exchange_orders_u_and_keeps_the_prior(seed):
     assert log_jacobian == pytest.approx(log_priors[0] - log_priors[1], abs=1e-8)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [0, 1, 5, 7, 8, 9])  # 8 exchanges rows
 def test_copies_have_the_density_and_the_volume_of_an_exchange(seed):
     _generator, target = target_of(seed)
     model = target.model
@@ -89,7 +89,7 @@ def test_copies_have_the_density_and_the_volume_of_an_exchange(seed):
     assert log_volumes[0] == 0
     likelihood = jax.jit(jax.vmap(lambda y: model.log_density(y) - model.log_prior(y)))(copies)
     np.testing.assert_allclose(likelihood, likelihood[0], rtol=1e-8)
-    number = int(np.random.default_rng(seed).integers(len(copies)))
+    number = len(copies) - 1
     jacobian = jax.jacobian(lambda y: target.copies(y)[0][number])(x)
     _, log_volume = np.linalg.slogdet(jacobian)
     assert log_volume == pytest.approx(float(log_volumes[number]), abs=1e-8)
@@ -116,7 +116,7 @@ def test_copies_and_domains_are_all_exchanges(seed):
         assert copies == order
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [4, 5, 12, 13])  # with walls
 def test_copies_of_the_domain_fill_the_prior(seed):
     generator, target = target_of(seed)
     model = target.model
@@ -125,4 +125,5 @@ def test_copies_of_the_domain_fill_the_prior(seed):
     positions = np.concatenate([np.zeros((count, beside)), attention], axis=1)
     share = np.asarray(jax.vmap(target.contains)(positions)).mean()
     expected = np.exp(-target.log_copies)
+    assert expected < 1
     assert abs(share - expected) < 4 * np.sqrt(expected / count)

@@ -20,6 +20,8 @@ from pathkernel_sampling.tempering.levels import (
 from pathkernel_sampling.tempering.mixture import fit_mixture
 from pathkernel_sampling.tempering.replicas import (
     MOST_LEVELS,
+    _choose_copy,
+    _terms,
     draw_inside,
     place_replicas,
     sweep,
@@ -217,6 +219,54 @@ def test_the_density_of_a_mixture(seed):
     drawn = mixture.draw(np.random.default_rng(0), 4000)
     mean = np.exp(mixture.log_weights) @ mixture.means
     assert np.abs(drawn.mean(0) - mean).max() < 5 * draws.std() / np.sqrt(4000) + 0.2
+
+
+@pytree(())
+class Volumes:
+    """A density that an exchange of both coordinates with a change of volume leaves as it is."""
+
+    def log_density(self, x):
+        copies, log_volumes = self.copies(x)
+        return jax.scipy.special.logsumexp(-0.5 * jnp.sum((copies - 1.0) ** 2, 1) + log_volumes)
+
+    def copies(self, x):
+        image = jnp.stack([jnp.sinh(x[1]), jnp.arcsinh(x[0])])
+        log_volume = jnp.log(jnp.cosh(x[1])) - 0.5 * jnp.log1p(x[0] ** 2)
+        return jnp.stack([x, image]), jnp.stack([0.0, log_volume])
+
+
+@pytest.fixture(scope="module")
+def mixture_of_two():
+    draws = np.random.default_rng(0).normal(size=(200, 2)) * [0.5, 1.0] + [1.0, 0.5]
+    return fit_mixture(draws, 2, 0)[0]
+
+
+def test_the_draw_of_a_copy_leaves_the_mixture_as_it_is(mixture_of_two):
+    """One step from draws of it: without the volumes their means move by many errors."""
+    before = mixture_of_two.draw(np.random.default_rng(1), 20_000)
+    keys = jax.random.split(jax.random.key(0), len(before))
+    choose = jax.vmap(lambda key, x: _choose_copy(Volumes(), mixture_of_two, key, x))
+    after, is_other = map(np.asarray, jax.jit(choose)(keys, before))
+    assert 0.05 < is_other.mean() < 0.95
+    for quantity in (np.copy, np.square, np.sin):
+        change = quantity(after) - quantity(before)
+        error = change.std(0) / np.sqrt(len(change))
+        assert (np.abs(change.mean(0)) < 4 * error).all()
+
+
+def test_values_and_gradients_of_averages(mixture_of_two):
+    """Gradients against differentiation; p/q and responsibilities are equal at all copies."""
+    target, x = Volumes(), jnp.array([0.7, -0.4])
+    *values, of_mixture, of_ratio = _terms(target, mixture_of_two, x)
+    gradients = [jax.grad(lambda y, i=i: _terms(target, mixture_of_two, y)[i])(x) for i in (0, 1)]
+    np.testing.assert_allclose(of_mixture, gradients[0], rtol=1e-9)
+    np.testing.assert_allclose(of_ratio, gradients[1], rtol=1e-9)
+    assert float(values[2]) == pytest.approx(float(target.log_density(x)))
+    copy = target.copies(x)[0][1]
+    log_ratio, again = (_terms(target, mixture_of_two, y)[1] for y in (x, copy))
+    assert float(log_ratio) == pytest.approx(float(again), rel=1e-9)
+    shares = [mixture_of_two.responsibilities(*target.copies(y)) for y in (x, copy)]
+    np.testing.assert_allclose(*shares, rtol=1e-9)
 
 
 def test_evidence_and_levels_of_gaussians():
