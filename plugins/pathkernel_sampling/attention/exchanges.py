@@ -263,9 +263,7 @@ def exchange_heads(
     orders : sequence of sequences
         Heads of each layer, numbered from 0, in their new order.
     """
-    on_diagonal = model.degrees > 0
-    degrees, rates = jnp.where(on_diagonal, model.degrees, 1.0), model.rates
-    entries = jnp.where(on_diagonal, jnp.sqrt(degrees) * jnp.exp(rates * x), x)
+    entries = model.bartlett_entries(x)
     # the readout, which has no heads, is the last level
     exchanged, rotation = [entries[model.levels[-1].part]], None
     for level, order, repeat in zip(model.levels[-2::-1], reversed(orders), model.repeats[-2::-1]):
@@ -282,9 +280,12 @@ def exchange_heads(
         turn = turn.at[shared:, shared:].set(_triangular_turn(matrix[shared:, shared:]))
         exchanged.append((matrix @ turn.T)[level.free])
         rotation = turn
-    in_order = jnp.concatenate(exchanged)
-    scaled = jnp.where(on_diagonal, in_order / jnp.sqrt(degrees), 1.0)
-    return jnp.where(on_diagonal, jnp.log(scaled) / jnp.where(on_diagonal, rates, 1.0), in_order)
+    in_order, on_diagonal = jnp.concatenate(exchanged), model.degrees > 0
+    # ones elsewhere, so that no derivative is NaN
+    degrees, rates, diagonal = (
+        jnp.where(on_diagonal, array, 1.0) for array in (model.degrees, model.rates, in_order)
+    )
+    return jnp.where(on_diagonal, jnp.log(diagonal / jnp.sqrt(degrees)) / rates, in_order)
 
 
 _exchange_heads = jax.jit(exchange_heads)

@@ -139,10 +139,14 @@ class OrderParameterModel(_FactorModel):
         diagonal = self.degrees @ (logs - 0.5 * jnp.exp(2 * logs))
         return diagonal - 0.5 * below @ below + self.normaliser
 
+    def bartlett_entries(self, x: jax.Array) -> jax.Array:
+        """Entries (dimension,) of Bartlett's matrices at x (dimension,)."""
+        on_diagonal = self.degrees > 0  # elsewhere the rate is 0, and the exponential 1
+        return jnp.where(on_diagonal, jnp.sqrt(self.degrees) * jnp.exp(self.rates * x), x)
+
     def factor(self, x: jax.Array) -> jax.Array:
         """Factor F (n·C, r) of U = F Fᵀ."""
-        on_diagonal = self.degrees > 0  # elsewhere the rate is 0, and the exponential 1
-        entries = jnp.where(on_diagonal, jnp.sqrt(self.degrees) * jnp.exp(self.rates * x), x)
+        entries = self.bartlett_entries(x)
         bartlett = [
             lower_trapezoid(entries[level.part], level, repeat)
             for level, repeat in zip(self.levels, self.repeats)

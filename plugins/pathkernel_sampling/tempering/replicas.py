@@ -217,11 +217,15 @@ def _choose_copy(
     target: Any, mixture: Mixture, key: jax.Array, x: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Draw the copy of x that the mixture describes (Gibbs), and say whether it is another."""
-    copies, log_volumes = target.copies(x)
-    if len(copies) == 1:
-        return x, jnp.asarray(False)
-    chosen = jax.random.categorical(key, mixture.log_density(copies)[0] + log_volumes)
+    copies, logs = weigh_copies(target, mixture, x)
+    chosen = jax.random.categorical(key, logs) if len(copies) > 1 else jnp.asarray(0)
     return copies[chosen], chosen > 0
+
+
+def weigh_copies(target: Any, mixture: Mixture, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the copies (C, d) of x, and ln g there plus the logs of their volumes (C,)."""
+    copies, log_volumes = target.copies(x)
+    return copies, mixture.log_density(copies)[0] + log_volumes
 
 
 @jax.jit

@@ -34,6 +34,7 @@ from pathkernel_sampling.tempering.replicas import (
     place_replicas,
     share_inside,
     sweep,
+    weigh_copies,
 )
 
 COMPONENTS = 8
@@ -295,8 +296,8 @@ def _fit(target: Target, draws: np.ndarray, seed: int) -> tuple[Mixture, np.ndar
 @jax.jit
 def _best_copies(target: Any, mixture: Mixture, positions: jax.Array) -> jax.Array:
     def best(x: jax.Array) -> jax.Array:
-        copies, log_volumes = target.copies(x)
-        return copies[jnp.argmax(mixture.log_density(copies)[0] + log_volumes)]
+        copies, logs = weigh_copies(target, mixture, x)
+        return copies[jnp.argmax(logs)]
 
     return jax.lax.map(best, positions)
 
